@@ -26,11 +26,11 @@ class Bench:
         for model in self.models:
             one_of("model", model, names_in("model"))
         options, self.overrides = words.split_words(rest, ("tasks", "rates"))
-        fixed = ("seed=", "task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
+        fixed = ("task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
         if wrong := [word for word in self.overrides if word.lstrip("+~").startswith(fixed)]:
             raise ConfigError(
                 f"{wrong[0]} is no word of a bench: models are given by name, tasks as "
-                "tasks=reverse,sort, seeds as seeds=0,1,2 and learning rates as rates=0.001,0.003."
+                "tasks=reverse,sort and learning rates as rates=0.001,0.003."
             )
         if self.overrides and out.resolve() == OUT.resolve():
             raise ConfigError(

@@ -9,13 +9,10 @@ from tape_exp.settings.errors import ConfigError, one_of
 def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
     """The artifacts, scale, seeds and further overrides that the words of ``run`` ask for."""
     scale, seeds, extra = settings_of([word for word in words if "=" in word])
-    if wrong := [
-        word for word in extra if word.startswith(("seed=", "task=", "model=", "peft=", "debug"))
-    ]:
+    if wrong := [w for w in extra if w.startswith(("task=", "model=", "peft=", "debug"))]:
         raise ConfigError(
-            f"{wrong[0]}: an artifact names its tasks and models itself, seeds are given as "
-            "seeds=0,1,2, and shortened runs have no record. `tape-exp paper compare` makes a "
-            "table of any models on any task."
+            f"{wrong[0]}: an artifact names its tasks and models itself, and shortened runs have "
+            "no record. `tape-exp paper compare` makes a table of any models on any task."
         )
     if not (chosen := [word for word in words if "=" not in word]):
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
@@ -32,6 +29,8 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
 def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
     """The values of ``scale=`` (default: smoke) and ``seeds=`` (default: 0), and other words."""
     settings, extra = split_words(words, ("scale", "seeds"))
+    if wrong := [word for word in extra if word.lstrip("+").startswith("seed=")]:
+        raise ConfigError(f"{wrong[0]}: this command takes seeds=, one or several as in seeds=0,1.")
     one_of("scale", scale := settings.get("scale", "smoke"), SCALES)
     seeds = settings.get("seeds", "0").split(",")
     if not all(seed.isdigit() for seed in seeds) or len({*seeds}) < len(seeds):
@@ -55,10 +54,8 @@ def check_words(what: str, settings: Mapping[str, str], further: Sequence[str]) 
     for key, example in (("task", "task=arithmetic"), ("model", "model=rope,tape")):
         if not settings.get(key):
             raise ConfigError(f"a {what} needs {key}=, as in {example}.")
-    if wrong := [
-        w for w in further if "=" not in w or w.lstrip("+").startswith(("seed=", "debug"))
-    ]:
+    if wrong := [w for w in further if "=" not in w or w.lstrip("+").startswith("debug")]:
         raise ConfigError(
-            f"{wrong[0]} is no word of a {what}; seeds are given as seeds=0,1,2, other keys with "
-            "their value, as task.train_digits=6."
+            f"{wrong[0]} is no word of a {what}; keys are given with their value, as in "
+            "task.train_digits=6."
         )

@@ -185,10 +185,11 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
             f"{group}={choice}{f' for task={task}' if task else ''}{did_you_mean(choice, options)} "
             f"Choose one of: {', '.join(options)}."
         )
-    if match := re.search(r"Ambiguous value for argument '(([^=]+)=.*?)'", text):
+    if match := re.search(r"Ambiguous value for argument '([^=]+)=(.*?)'", text):
+        name = "seed" if match[1] == "seeds" else match[1]
         return (
-            f"{match[1]} has several values: `tape-exp train -m` runs one after another, and "
-            f"{match[2]}=[…] is a list."
+            f"{match[1]}={match[2]} has several values: `tape-exp train -m {name}={match[2]}` runs "
+            f"one after another, and {name}=[{match[2]}] is a list."
         )
     if isinstance(error, OverrideParseException):
         reason = text.removeprefix(f"Error parsing override '{error.override}' ").split(" See ")[0]

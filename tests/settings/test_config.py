@@ -137,6 +137,7 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
         ("logger.mode=on", "logger.mode="),
         ("debug.profiler=magic", "debug.profiler=magic"),
         ("seed=-1", "seed=-1 should"),
+        ("seeds=1", "seeds is not known. Did you mean 'seed'?"),
         ("model.name=../x", "model.name=../x must be a name"),
         ("~task.name", "task.name=None"),
         ("+trainer.device=5", "trainer.device is not known. Did you mean 'devices'?"),
