@@ -134,7 +134,7 @@ def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[
         return f"{key}={first['input']}{wrong} Choose one of: {', '.join(choices)}."
     if first["type"].startswith("missing"):
         return f"{key} is missing."
-    return f"{key}={first['input']} {first['msg'].replace('Input should', 'should')}."
+    return f"{key}={first['input']} {re.sub(r'^(Input|Tuple) should', 'should', first['msg'])}."
 
 
 def _keys_at(schema: Any, path: Sequence[Any]) -> list[str]:

@@ -9,7 +9,7 @@ Nothing here imports torch or Hydra.
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt, Interval, MinLen
 
 from tape_exp.settings.errors import ConfigError
 
@@ -19,6 +19,7 @@ Natural = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
+Lengths = Annotated[tuple[Count, ...], MinLen(1)]
 
 
 @dataclass

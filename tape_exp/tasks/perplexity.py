@@ -15,9 +15,8 @@ from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.schema import Count
+from tape_exp.settings.schema import Count, Lengths
 from tape_exp.tasks.base import Model, NothingTrained, Progress
-from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
 
 
@@ -35,7 +34,7 @@ class Windows:
         tokens_per_batch: of one forward pass.
     """
 
-    lengths: tuple[int, ...] = (1024,)
+    lengths: Lengths = (1024,)
     stride: Count | None = None
     score: str = "all"
     tokens: Count | None = None
@@ -43,7 +42,6 @@ class Windows:
 
     def __post_init__(self) -> None:
         one_of("task.windows.score", self.score, ("all", "new"))
-        check_lengths(self.lengths, "tokens", "[256,512]", key="task.windows.lengths")
         if self.stride and self.stride > (shortest := min(self.lengths)):
             raise ConfigError(
                 f"task.windows.stride={self.stride} would leave out tokens between windows of "

@@ -15,9 +15,8 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate
 from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Count
+from tape_exp.settings.schema import Count, Lengths
 from tape_exp.tasks.base import Model, NothingTrained, Progress
-from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
 
 
@@ -48,14 +47,13 @@ class Questions(NothingTrained, TextTask):
 
     def __init__(
         self,
-        lengths: Sequence[int],
+        lengths: Lengths,
         trials: Count = 50,
         depth_bins: Count = 5,
         rows_per_batch: Count = 20,
         new_tokens: Count | None = None,
         **settings: Any,
     ) -> None:
-        check_lengths(lengths, "tokens", "[512,1024]")
         super().__init__(**settings)
         self.reaches(max(lengths))
         self.lengths = sorted(set(lengths))

@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tape_exp.data.retrieval import DIGITS, KINDS, WORDS, Question
 from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.schema import Count, Optim
+from tape_exp.settings.schema import Count, Lengths, Optim
 from tape_exp.tasks.base import Model, Progress, Task, hash_of
 from tape_exp.tasks.questions import Questions, longest_fit
 from tape_exp.tasks.slices import Scores, next_tokens, split_means
@@ -49,7 +49,7 @@ class Retrieval(Questions):
         train_length: Count,
         items: Count | None = None,
         digits: Annotated[int, Interval(ge=2, le=9)] = DIGITS,
-        lengths: Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         threshold: Annotated[float, Interval(ge=0, le=100)] = 85.6,
         **settings: Any,
     ) -> None:

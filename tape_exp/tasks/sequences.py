@@ -10,9 +10,9 @@ from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Arch, Count, Optim
+from tape_exp.settings.schema import Arch, Count, Lengths, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import Scores, check_lengths, next_tokens
+from tape_exp.tasks.slices import Scores, next_tokens
 
 EOS = 1  # padding is 0
 Row = tuple[list[int], list[bool]]
@@ -114,7 +114,7 @@ class SequenceTask(Task):
         optim: Optim,
         seed: int,
         train_length: int,
-        lengths: Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         samples_per_length: Count = 100,
     ) -> None:
         self.vocabulary = ["<pad>", "<eos>", *self.symbols]
@@ -122,17 +122,17 @@ class SequenceTask(Task):
         self.samples, self._tested = samples_per_length, dict[Any, list[Row]]()
         if lengths is None:
             usual = filter(self.has, self.usual(train_length))
-            lengths = [n for n in usual if len(self.test_rows(n)) == samples_per_length]
-            lengths = lengths or [train_length]
+            lengths = tuple(n for n in usual if len(self.test_rows(n)) == samples_per_length)
+            lengths = lengths or (train_length,)
         self.check_lengths(train_length, lengths)
-        lengths = sorted(set(lengths))
-        sizes = {"max_length": lengths[-1], "train_length": train_length}
+        tested = sorted(set(lengths))
+        sizes = {"max_length": tested[-1], "train_length": train_length}
         sizes = {key: self.width(n) - 1 for key, n in sizes.items()}
         digits = tuple(self.number_of[digit] for digit in self.digits)
         super().__init__(arch, optim, seed, vocab=len(self.vocabulary), digits=digits, **sizes)
-        self.axes, self.trained_length = {f"length ({self.unit})": lengths}, train_length
-        self.lengths, self.trained = lengths, list(filter(self.has, range(train_length + 1)))
-        for n in lengths:
+        self.axes, self.trained_length = {f"length ({self.unit})": tested}, train_length
+        self.lengths, self.trained = tested, list(filter(self.has, range(train_length + 1)))
+        for n in tested:
             self.enough(n, n)
 
     def rows(
@@ -204,14 +204,13 @@ class SequenceTask(Task):
                 evaluation.metrics[f"test/{measure}@{n}"] = 100 * float(rows[measure].mean())
         return evaluation
 
-    def check_lengths(self, trained: int, tested: Any) -> None:
+    def check_lengths(self, trained: int, tested: Sequence[int]) -> None:
         """Refuse lengths that there are not, and a test that ends below the trained one."""
         if not self.shortest <= trained <= self.longest:
             raise ConfigError(
                 f"task.train_length={trained} must be from {self.shortest} to {self.longest}, "
                 f"the lengths in {self.unit} of the task."
             )
-        check_lengths(tested, self.unit, f"[{trained},{2 * trained}]")
         for n in tested:
             if not self.has(n):
                 known = filter(self.has, range(self.shortest, self.longest + 1))

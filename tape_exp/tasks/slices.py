@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.runs.evaluation import Heatmap
-from tape_exp.settings.errors import ConfigError
 
 Scores = dict[str, np.ndarray]
 """Measure -> one value a row, from 0 to 1."""
@@ -64,15 +63,6 @@ class LazyBatches(Sequence[tuple[Any, Batch]]):
 
     def __getitem__(self, index: Any) -> Any:
         return self.slices[index], self.make(self.slices[index])
-
-
-def check_lengths(lengths: Any, unit: str, example: str, key: str = "task.lengths") -> None:
-    """Refuse lengths that are no list of positive integers."""
-    listed = isinstance(lengths, Sequence) and len(lengths) > 0
-    if not listed or not all(type(n) is int and n > 0 for n in lengths):
-        raise ConfigError(
-            f"{key}={lengths} must list numbers of {unit} above 0, as {key}={example} does."
-        )
 
 
 def next_tokens(rows: np.ndarray, answer: np.ndarray) -> Batch:

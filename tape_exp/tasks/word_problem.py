@@ -12,9 +12,9 @@ from tape_exp.data.groups import GROUPS
 from tape_exp.machine.seeding import RowSampler, lanes, seed_for, uniform_ints
 from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.schema import Arch, Count, Optim
+from tape_exp.settings.schema import Arch, Count, Lengths, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import Scores, check_lengths, split_means
+from tape_exp.tasks.slices import Scores, split_means
 
 
 class WordProblem(Task):
@@ -56,12 +56,11 @@ class WordProblem(Task):
         seed: int,
         group: str,
         train_letters: Count,
-        lengths: tuple[int, ...],
+        lengths: Lengths,
         words: Count = 256,
         rows_per_batch: Count = 64,
     ) -> None:
         one_of("task.group", group, GROUPS)
-        check_lengths(lengths, "letters", "[16,32,64]")
         if max(lengths) < train_letters:
             raise ConfigError(
                 f"task.lengths={list(lengths)} ends below task.train_letters={train_letters}; "

@@ -207,7 +207,6 @@ def test_the_error_counts_a_token_once_however_many_windows_score_it(mode):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lengths": ()}, r"task\.windows\.lengths=\(\) must list numbers of tokens above 0"),
         ({"lengths": (64, 32), "stride": 33}, r"stride=33 would leave out .*stride=32 would do"),
         ({"score": "some"}, r"windows\.score=some is not known"),
     ],

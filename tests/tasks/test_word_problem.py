@@ -129,5 +129,3 @@ def test_wrong_values_name_the_key():
         match=r"task\.lengths=\[4\] ends below task\.train_letters=6; task\.train_letters=4",
     ):
         make(lengths=[4])
-    with pytest.raises(ConfigError, match=r"task\.lengths=\[\] must list numbers of letters"):
-        make(lengths=[])
