@@ -31,31 +31,11 @@ def inputs(encoding: HouseholderTAPE, N: int = 7, seed: int = 0):
     return x, torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("T", [65, 130, 256])
-def test_the_product_in_blocks_is_the_product_at_once(T, monkeypatch):
-    """Output and gradient, in fp64, and in fp32 within its own error."""
-    encoding = layer(LONG)
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(2, T, 2, 4, encoding.M, encoding.R, generator=generator)
-    vectors = 2**0.5 * torch.nn.functional.normalize(vectors, dim=-1)
-    mix = torch.randn(2, T, 4, encoding.M, encoding.R, encoding.R, generator=generator)
-
-    def results(dtype: torch.dtype, block: int) -> tuple[torch.Tensor, torch.Tensor]:
-        monkeypatch.setattr(tape_householder, "BLOCK", block)
-        xi = vectors.to(dtype).requires_grad_()
-        product = products(xi)
-        return product, *torch.autograd.grad((product * mix).sum(), xi)
-
-    exact, blocks = results(torch.float64, T), results(torch.float64, 64)
-    for a, b in zip(exact, blocks, strict=True):
-        assert (a - b).abs().max() < 1e-12 * a.abs().max()
-    for a, b, c in zip(exact, results(torch.float32, 64), results(torch.float32, T), strict=True):
-        assert (a - b).abs().max() < 1.25 * (a - c).abs().max()
-
-
+@pytest.mark.parametrize("block", [3, 64])
 @pytest.mark.parametrize("R", [2, 4, 8, 16])
-def test_the_sum_is_the_transposed_product_of_reflections(R):
+def test_the_sum_is_the_transposed_product_of_reflections(R, block, monkeypatch):
     """(∏_{j<=i} (I - ξ_j ξ_jᵀ)(I - ξ'_j ξ'_jᵀ))ᵀ, ξ from the rows of E, written as loops."""
+    monkeypatch.setattr(tape_householder, "BLOCK", block)
     encoding = layer(LONG, R=R)
     x, E = inputs(encoding)
     found = products(encoding.reflections(E, x))
@@ -72,18 +52,6 @@ def test_the_sum_is_the_transposed_product_of_reflections(R):
                         direction = direction / direction.norm()
                         product = product @ (eye - 2 * torch.outer(direction, direction))
                     assert (found[row, i, h, m] - product.T).abs().max() < 1e-10
-
-
-def test_a_mask_with_the_diagonal_gives_no_product_of_reflections():
-    """As the proof prints it: the inverse of I + tril_0(Ξ Ξᵀ)."""
-    encoding = layer(LONG)
-    x, E = inputs(encoding)
-    xi = encoding.reflections(E, x)[0, :, :, 0, 0].flatten(0, 1)
-    for diagonal, small in ((-1, True), (0, False)):
-        eta = torch.linalg.inv(torch.eye(14, dtype=torch.float64) + (xi @ xi.T).tril(diagonal)) @ xi
-        turned = torch.eye(8, dtype=torch.float64) - xi.T @ eta
-        error = (turned @ turned.T - torch.eye(8, dtype=torch.float64)).abs().max()
-        assert (error < 1e-10) == small
 
 
 def test_keys_are_seen_through_the_tokens_between():
@@ -132,18 +100,6 @@ def test_rotations_stay_rotations_over_256_tokens():
     assert (turned @ turned.transpose(-1, -2) - torch.eye(8)).abs().max() < 1e-3
     assert (torch.linalg.det(turned) - 1).abs().max() < 1e-3
     assert (turned[:, -1] - torch.eye(8)).abs().max() > 0.5
-
-
-def test_padding_leaves_the_product_as_it_is():
-    """Of x = 0 the factor is the identity."""
-    encoding = layer(LONG)
-    x, E = inputs(encoding)
-    padded = products(encoding.reflections(pad(E), pad(x)))
-    assert (padded[:, 2:] - products(encoding.reflections(E, x))).abs().max() < 1e-12
-
-
-def pad(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([torch.zeros_like(x[:, :2]), x], 1)
 
 
 def test_the_feed_forward_part_is_that_of_the_general_layout():

@@ -11,7 +11,6 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import export
-from tape_exp.models.attention import Window
 from tape_exp.models.conformance import randomise
 from tape_exp.models.hf import TapeExpForCausalLM
 from tape_exp.models.trace import trace
@@ -28,15 +27,6 @@ TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0
 def logits_of(model, tokens=TOKENS):
     with torch.no_grad():
         return model(tokens, sampler=RowSampler(5))
-
-
-def shown(T: int, S: int, window: Window) -> torch.Tensor:
-    """Pair by pair."""
-    rows = [
-        [s <= t and (t - s < window.size or s < window.sinks) for s in range(S)]
-        for t in range(S - T, S)
-    ]
-    return torch.tensor(rows)
 
 
 @pytest.mark.parametrize(
@@ -60,24 +50,12 @@ def test_what_no_layer_reaches_changes_no_bit(name, sinks, T, arch):
     assert moved[8:].all() if sinks else not moved[8:].any()
 
 
-PATTERNS = [
-    "[tape,{name:rope,window:5,sinks:2,ssmax:true}]",
-    "[learned,{name:alibi,window:5,ssmax:true,qk_norm:true}]",
-    "[randpe,nope]",
-    "[rope,abacus]",
-    "[path,{name:fire,window:4}]",
-    "[fox,{name:fox,window:4,sinks:1,ssmax:true}]",
-]
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_are_traced_and_exported(pattern, arch, tmp_path):
+@pytest.mark.parametrize(
+    "pattern", ["[tape,{name:rope,window:5,sinks:2,ssmax:true}]", "[randpe,nope]", "[rope,abacus]"]
+)
+def test_patterns_are_exported(pattern, arch, tmp_path):
     model = make_decoder(pattern, replace(arch, layers=4)).eval()
     randomise(model)
-    maps = trace(model, TOKENS, sampler=RowSampler(5))
-    hidden = ~shown(24, 24, model.layers[1].window or Window(24))
-    assert not maps[2].attention[..., hidden].any()
-    assert torch.allclose(maps[4].attention.sum(-1), torch.ones(2, 4, 24))
     export.save(model, tmp_path / "exported", None, model=model_of(pattern))
     again = TapeExpForCausalLM.from_pretrained(tmp_path / "exported")
     expected = model(TOKENS, sampler=RowSampler(0, "positions"))
