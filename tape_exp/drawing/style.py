@@ -85,7 +85,7 @@ FAMILIES: dict[str, Sequence[str]] = {
     ),
     "#000000": ("nope", "sinusoidal", "learned", "base", "unigram"),
     "#269bb0": ("randpe", "abacus", "coupling"),
-    "#009e73": ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe"),
+    "#009e73": ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe", "bam"),
     "#d55e00": (
         *("tape", "tape_householder", "tape_yarn", "tape_tensor", "tape_randpe", "tape_full"),
         *("tape_fourier", "tape_public_addition", "tape_no_attention", "tape_no_feed_forward"),

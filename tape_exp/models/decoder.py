@@ -94,6 +94,7 @@ class Decoder(nn.Module):
         | norms; biases         | 1; 0                                                  |
         | learned, Abacus       | N(0, 0.02)                                            |
         | TAPE                  | P = W2 = 0, W1 and W_x random: step 0 is RoPE         |
+        | BAM                   | 0: step 0 is NoPE                                     |
         | FIRE, T5, Kerple      | see their files                                       |
         """
         for name, module in self.named_modules():

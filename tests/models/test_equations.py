@@ -163,6 +163,16 @@ def kerple_power(e, q, k, x, h, g):
     return lambda i, j: -r1 * (i - j) ** r2 if i > j else 0 * (r1 + r2)
 
 
+def bam(e, q, k, x, h, g):
+    return lambda i, j: -torch.exp(e.alpha[h, 0]) * (i - j + 1e-5) ** e.beta[h, 0]
+
+
+def cable(e, q, k, x, h, g):
+    """b_i - b_j of Veisi et al. (2025), whose weights are FoX's with the other sign."""
+    b = -F.softplus(x @ -e.w_forget[h] - e.b_forget[h]).cumsum(0)
+    return lambda i, j: b[i] - b[j]
+
+
 def alibi(e, q, k, x, h, g):
     return lambda i, j: q[0, 0, 0] * 0 - 2.0 ** (-2 * (h + 1)) * (i - j)
 
@@ -211,6 +221,7 @@ LOGITS = [
 ]
 ADDED = [(alibi, "alibi"), (kerple_log, "kerple_log"), (kerple_power, "kerple_power")]
 ADDED += [(grape_additive, "grape_additive"), (fire, "fire", "model.threshold=3"), (fox, "fox")]
+ADDED += [(bam, "bam"), (cable, "fox")]
 ADDED += [(fire, "fire"), (dape, "dape"), (cope, "cope"), (cope, "cope", "model.vectors=3")]
 
 

@@ -22,6 +22,9 @@ class FoX(PositionEncoding):
     keys, -c_j. With the same gate everywhere it is ALiBi with the slope -log f. Padding forgets
     nothing.
 
+    Cable (Veisi et al., "Context-aware Biases for Length Extrapolation", 2025) is this bias too,
+    and begins alike: its -softplus(v·x + a) is log σ(w·x + b) with w = -v and b = -a.
+
     As in the public code (zhixuan-lin/forgetting-transformer) w begins at N(0, 0.02) and b at 0, so
     that step 0 nearly halves what is before each token; its initial lengths of memory are only
     for gates that do not read x, which are left out. So is what the paper's "Pro" block adds:
