@@ -50,7 +50,11 @@ def cpu_name() -> str:
 
 
 def to_device_async(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the CPU on a device, without waiting for what that has still to do."""
+    """A tensor of the CPU on a device, without waiting for what that has still to do.
+
+    A GPU takes it from pinned memory when its queue comes to it. From other memory it would take it
+    at once, with the queue empty, and this process would wait for that.
+    """
     if device.type == "cuda" and x.device.type == "cpu":
         return x.pin_memory().to(device, non_blocking=True)
     return x.to(device)

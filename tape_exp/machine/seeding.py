@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tape_exp.machine.hardware import to_device_async
+
 
 def seed_for(seed: int, *purpose: object) -> int:
     """A 63-bit seed that depends on ``seed`` and all of ``purpose``, the same on every machine."""
@@ -42,12 +44,6 @@ class RowSampler:
         self.first = first
 
     def integers(self, rows: int, width: int, device: torch.device | None = None) -> Tensor:
-        """(rows, width) int64, uniform in 0 … 2³² - 1, on the CPU or ``device``.
-
-        A GPU takes them from pinned memory when its queue comes to them. From other memory it would
-        take them at once, with the queue empty, and this process would wait for that.
-        """
+        """(rows, width) int64, uniform in 0 … 2³² - 1, on the CPU or ``device``."""
         numbers = torch.from_numpy(lanes(self.key, self.first, rows, width).astype(np.int64))
-        if device is None or device.type != "cuda":
-            return numbers.to(device)
-        return numbers.pin_memory().to(device, non_blocking=True)
+        return numbers if device is None else to_device_async(numbers, device)

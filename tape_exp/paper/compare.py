@@ -11,11 +11,11 @@ import yaml
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import Record, flat, merged, read_records, records_of_runs, warn
+from tape_exp.paper.records import Record, merged, read_records, records_of_runs, warn
 from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.runs.identity import flat, identity_of, without_folders
 from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean

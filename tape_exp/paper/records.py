@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from tape_exp.machine.files import file_lock, open_atomically, write_atomically
+from tape_exp.runs.identity import flat
 from tape_exp.runs.record import PARTS
 from tape_exp.settings import folders, plugins
 
@@ -134,14 +135,6 @@ def keys_of(record: Record) -> dict[str, Any]:
         choices |= {"task": task_of(record), "trainer.precision": record.get("precision")}
         record["_keys"] = flat(config) | choices
     return record["_keys"]
-
-
-def flat(node: Any, path: str = "") -> dict[str, Any]:
-    """A nested mapping as one of dotted keys."""
-    if not isinstance(node, dict) or not node:
-        return {path: node}
-    inner = {f"{path}.{key}" if path else str(key): part for key, part in node.items()}
-    return {k: v for key, part in inner.items() for k, v in flat(part, key).items()}
 
 
 def where(words: Iterable[str]) -> dict[str, Any]:

@@ -36,3 +36,11 @@ def without_folders(node: Any) -> Any:
     paths = [key for key in ("path", "checkpoint", "init_from") if isinstance(node.get(key), str)]
     inner = {key: without_folders(value) for key, value in node.items()}
     return inner | {key: Path(node[key]).name for key in paths}
+
+
+def flat(node: Any, path: str = "") -> dict[str, Any]:
+    """A nested mapping as one of dotted keys."""
+    if not isinstance(node, dict) or not node:
+        return {path: node}
+    inner = {f"{path}.{key}" if path else str(key): part for key, part in node.items()}
+    return {k: v for key, part in inner.items() for k, v in flat(part, key).items()}

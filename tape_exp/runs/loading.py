@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.models import llama, peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation, begins_as_rope
+from tape_exp.runs.identity import flat
 from tape_exp.runs.starting_weights import base_of, fingerprint, read_checkpoint, run_config, title
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import literal
@@ -118,7 +119,8 @@ def _check_config(
             keys |= {"model.scaling.method"} | (set() if adaptation.theta else {"model.theta"})
     elif run is not None:
         section = "model" if adaptation is None else "peft"
-        keys = (_keys(run[section], section) & _keys(cfg[section], section)) - FREE
+        stored, now = (flat(OmegaConf.to_container(x[section]), section) for x in (run, cfg))
+        keys = (stored.keys() & now.keys()) - FREE
     for key in sorted(keys) if run is not None else ():
         stored, now = (OmegaConf.select(x, key, default=DEFAULTS.get(key)) for x in (run, cfg))
         if stored == now or (key, stored) == ("model.scaling.method", "none"):
@@ -132,12 +134,3 @@ def _check_config(
             raise ConfigError(f"{sentence}.")
         log.warning("%s unless you mean it.", sentence)
         return
-
-
-def _keys(section: DictConfig, above: str) -> set[str]:
-    """The keys of the values in nested sections, as ``peft.lora.rank``."""
-    keys: set[str] = set()
-    for key, value in section.items():
-        name = f"{above}.{key!s}"
-        keys |= _keys(value, name) if isinstance(value, DictConfig) else {name}
-    return keys

@@ -1,8 +1,6 @@
 """What the status of a sweep says, of run directories in every state."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from filelock import FileLock
@@ -13,7 +11,6 @@ from tape_exp.launch.slurm import Task
 from tape_exp.paper import runner
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
 from tests.conftest import finish
 
 
@@ -114,20 +111,3 @@ def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path
     finish(begun)
     assert status.main(["--runs", str(tmp_path)]) == 0
     assert "2 done" in capsys.readouterr().out
-
-
-def test_status_imports_nothing_heavy(grid, tmp_path):
-    """It is asked for every few seconds, and on login nodes."""
-    assert sweep.main(grid[0]) == 0
-    begin(grid[1][0])
-    program = (
-        "import sys; from tape_exp.launch.status import main\n"
-        f"assert main(['--runs', {str(tmp_path)!r}]) == 0\n"
-        "print(*sys.modules)"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert "1 stopped, 5 missing" in printed
-    heavy = {"torch", "lightning", "hydra", "omegaconf", "numpy", "matplotlib"}
-    assert not heavy & set(printed.split())

@@ -233,11 +233,3 @@ def test_runs_on_gpus_ask_for_them(slurm, capsys, words, gpus):
     lines = capsys.readouterr().out.splitlines()
     options = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
     assert [option for option in options if re.match("gpu|gres", option)] == gpus
-
-
-def test_local_settings_stay_out_of_version_control():
-    files = ["conf/local/cluster.yaml", "conf/local/example.yaml"]
-    done = subprocess.run(["git", "check-ignore", *files], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode == 128:
-        pytest.skip("not a git checkout")
-    assert done.stdout.split() == ["conf/local/cluster.yaml"]

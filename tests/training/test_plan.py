@@ -124,16 +124,10 @@ def test_every_task_can_be_planned_before_anything_exists(task, tmp_path, capsys
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("task.optim.batch=7", r"task\.optim\.batch=7 cannot be shared by 2 devices"),
-        ("trainer.micro_batch=3", r"trainer\.micro_batch=2 does"),
-    ],
-)
-def test_mistakes_are_those_of_a_run(override, message):
-    with pytest.raises(ConfigError, match=message):
-        run(compose_config(["task=c4", "trainer=ddp", "debug=plan", override]))
+def test_mistakes_are_those_of_a_run():
+    words = ["task=c4", "trainer=ddp", "debug=plan", "task.optim.batch=7"]
+    with pytest.raises(ConfigError, match=r"batch=7 cannot be shared by 2 devices"):
+        run(compose_config(words))
 
 
 @pytest.mark.parametrize(
