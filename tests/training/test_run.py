@@ -28,15 +28,15 @@ from tape_exp.training import run as run_module
 from tape_exp.training.assembly import make_task
 from tape_exp.training.from_config import check_parts
 from tape_exp.training.run import run
+from tests import soak
 from tests.conftest import MODELS, SMALL, TASKS, knows_digits, on_text
 from tests.processes import Command, train
 
 
-def curve(cfg) -> list[tuple]:
-    """(step, metric values) of a run, without what depends on time."""
-    timed = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")
-    rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
-    return [tuple(sorted((k, v) for k, v in row.items() if k not in timed)) for row in rows]
+def losses_of(run: Path) -> list[float]:
+    """The losses of training, in order."""
+    rows = read_metrics(run / "metrics.jsonl")
+    return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
 # Addition with every model, everything else with two.
@@ -56,17 +56,8 @@ def test_every_model_runs_every_task(model, task, tmp_path, text_folder, request
     sizes = [s for s in SMALL if "batch" not in s]
     if "text" in compose_config([f"task={task}"]).task:
         sizes = on_text(text_folder, task)
-    cfg = compose_config(
-        [
-            f"model={model}",
-            f"task={task}",
-            "debug=one_batch",
-            "trainer=cpu",
-            "logger=none",
-            f"runs={tmp_path}",
-            *sizes,
-        ]
-    )
+    words = [f"model={model}", f"task={task}", "debug=one_batch", "trainer=cpu", "logger=none"]
+    cfg = compose_config([*words, f"runs={tmp_path}", *sizes])
     told = knows_digits(cfg)
     if told and task != "arithmetic":
         with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic"):
@@ -90,7 +81,7 @@ def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
         cfg, _ = tiny_run(
             f"runs={tmp_path}/{micro}", f"trainer.micro_batch={micro}", "model=rope", steps=6
         )
-        losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
+        losses.append(losses_of(RunDirectory(cfg).path))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert len(losses[0]) == 6
 
@@ -128,7 +119,7 @@ def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monke
         place = f"runs={tmp_path}/{compiled}"
         words = [place, f"trainer.compile={compiled}", "model=tape_randpe", "task.arch.layers=1"]
         cfg, record = tiny_run(*words, steps=6)
-        losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
+        losses.append(losses_of(RunDirectory(cfg).path))
         kept.append(record["attention"])
         assert record.get("compiled", False) == (compiled == "true")
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
@@ -148,13 +139,7 @@ def test_two_processes_see_the_same_samples_and_losses(tmp_path):
         )
         assert finished.returncode == 0, finished.stderr
         path = next(place.rglob("record.json"))
-        losses.append(
-            [
-                row["train/loss"]
-                for row in read_metrics(path.with_name("metrics.jsonl"))
-                if "train/loss" in row
-            ]
-        )
+        losses.append(losses_of(path.parent))
         metrics.append(json.loads(path.read_text())["metrics"])
     for other in range(1, len(losses)):
         assert losses[other] == pytest.approx(losses[0], abs=1e-5)
@@ -192,10 +177,8 @@ def test_killed_and_resumed_gives_the_uninterrupted_curve(tmp_path, text_folder)
     resumed = train(*common, f"runs={tmp_path}/killed")
     assert resumed.returncode == 0
     assert "Resuming from step" in resumed.stdout
-    curves = [
-        curve(compose_config([*common, f"runs={tmp_path}/{name}"])) for name in ("whole", "killed")
-    ]
-    assert curves[0] == curves[1]
+    whole, killed = (soak.directory_of(common, tmp_path / name) for name in ("whole", "killed"))
+    assert soak.compare(whole, killed) == []
 
 
 def test_record_holds_what_tables_need(tiny_run):
@@ -208,24 +191,10 @@ def test_record_holds_what_tables_need(tiny_run):
     assert record["packages"]["torch"] == torch.__version__
     assert record["hardware"]["cores"] >= 1
     assert len(record["heatmap"]) == 3
-    assert set(record["metrics"]) >= {
-        "test/exact_match",
-        "id/exact_match",
-        "ood/exact_match",
-        "val/loss",
-    }
-    assert record["artifacts"] == [
-        "carries.json",
-        "grid_means.json",
-        "heatmap.npz",
-        "heatmap.png",
-        "mapped_sums.json",
-        "patterns.npz",
-        "patterns.png",
-        "places.json",
-        "rings.json",
-        "samples.json",
-    ]
+    results = {"test/exact_match", "id/exact_match", "ood/exact_match", "val/loss"}
+    assert results <= {*record["metrics"]}
+    assert record["artifacts"] == sorted(path.name for path in directory.artifacts.iterdir())
+    assert {"heatmap.npz", "heatmap.png", "patterns.npz", "samples.json"} <= {*record["artifacts"]}
     assert (directory.artifacts / "heatmap.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (directory.path / "config.yaml").exists()
     assert (
@@ -244,11 +213,7 @@ def test_finished_run_is_not_run_again(tiny_run, capsys):
 
 def test_overfit_sees_one_batch_and_learns_it(tiny_run):
     cfg, _ = tiny_run("debug=overfit", "model=rope", "debug.max_steps=120", "task.optim.lr=3e-3")
-    losses = [
-        row["train/loss"]
-        for row in read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
-        if "train/loss" in row
-    ]
+    losses = losses_of(RunDirectory(cfg).path)
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -263,7 +228,7 @@ def test_profiler_leaves_its_report(tiny_run, profiler):
 
 def test_corrupt_checkpoint_falls_back_to_the_one_before(tiny_run, capsys, tmp_path):
     cfg, _ = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=8)
-    directory, whole = RunDirectory(cfg), curve(cfg)
+    directory, whole = RunDirectory(cfg), soak.curve(RunDirectory(cfg))
     (directory.path / "DONE").unlink()
     newest = directory.checkpoints / "step00000008.ckpt"
     content = bytearray(newest.read_bytes())
@@ -274,7 +239,7 @@ def test_corrupt_checkpoint_falls_back_to_the_one_before(tiny_run, capsys, tmp_p
     said = capsys.readouterr().out
     assert "step00000008.ckpt is damaged" in said
     assert "Resuming from step 6" in said
-    assert curve(cfg) == whole
+    assert soak.curve(directory) == whole
 
 
 def test_checkpoint_of_another_config_is_refused(tiny_run):
