@@ -28,12 +28,14 @@ OFFLINE = (
 # The first of them that a benchmark has is the one that is reported. RULER's metrics are named by
 # the length in tokens, and all that were asked are reported.
 METRICS = ("acc_norm", "acc", "exact_match")
+# Of the text itself, as wikitext and lambada have them: named each, and no percentages.
+PERPLEXITIES = ("word_perplexity", "byte_perplexity", "bits_per_byte", "perplexity")
 RULER = (4096, 8192, 16384, 32768, 65536, 131072)
 NOT_ASKED = -1  # RULER's value of a length without questions
 DOCUMENT_SEED = 0
 FEW_SHOT_SEED = 1234  # lm-eval's own
 Measured = dict[str, tuple[float, float | None]]
-"""Percent and standard error (None of a single document) by metric."""
+"""Percent, or a perplexity, and standard error (None of a single document) by metric."""
 
 
 def check_source(source: str, path: str | None, trust: bool = False) -> None:
@@ -122,27 +124,33 @@ def metrics_of(result: dict[str, Any]) -> Measured:
     """
     metrics: Measured = {}
     lengths = sorted({name for key in result if is_length(name := key.partition(",")[0])}, key=int)
-    for metric in (*METRICS, *lengths):
+    for metric in (*METRICS, *PERPLEXITIES, *lengths):
+        scale = 1 if metric in PERPLEXITIES else 100
         keys = [key for key in result if key.startswith(f"{metric},")]
         for key in keys:
             if metric in lengths and result[key] == NOT_ASKED:
                 continue
             error = result.get(key.replace(",", "_stderr,", 1))
-            percent = 100 * float(error) if isinstance(error, int | float) else None
-            metrics[metric if len(keys) == 1 else key] = 100 * float(result[key]), percent
+            error = scale * float(error) if isinstance(error, int | float) else None
+            metrics[metric if len(keys) == 1 else key] = scale * float(result[key]), error
     return metrics
 
 
 def reported(name: str, result: dict[str, Any]) -> Measured:
     """What the record keeps of a benchmark: one metric by its name, ``<name>/<filter>`` of each
-    filter, or ``<name>@<length>`` of each length.
+    filter, or ``<name>@<length>`` of each length; and every perplexity, ``<name>/<metric>``.
     """
     metrics = metrics_of(result)
     if lengths := {f"{name}@{key}": value for key, value in metrics.items() if is_length(key)}:
         return lengths
     first = next(iter(metrics)).partition(",")[0]
-    parts = ((key.partition(","), value) for key, value in metrics.items())
-    return {"/".join(filter(None, (name, f))): v for (m, _, f), v in parts if m == first}
+    kept: Measured = {}
+    for key, value in metrics.items():
+        metric, _, filter_ = key.partition(",")
+        named = metric if metric in PERPLEXITIES else ""
+        if named or metric == first:
+            kept["/".join(filter(None, (name, named, filter_)))] = value
+    return kept
 
 
 def is_length(metric: str) -> bool:
@@ -202,10 +210,11 @@ def _loaded(manager: Any, names: list[str], folder: Path | None, cache: Path) ->
 
 def _check_metric(task: Any) -> None:
     known = list(task.aggregation())
-    if not set(METRICS) & set(known) and not any(map(is_length, known)):
+    if not {*METRICS, *PERPLEXITIES} & set(known) and not any(map(is_length, known)):
         raise ConfigError(
             f"task.tasks: {task.task_name} reports {', '.join(known)}; task=benchmarks takes "
-            f"benchmarks that report one of {', '.join(METRICS)}, or RULER's scores by length."
+            f"benchmarks that report one of {', '.join((*METRICS, *PERPLEXITIES))}, or RULER's "
+            "scores by length."
         )
 
 

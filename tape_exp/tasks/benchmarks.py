@@ -24,7 +24,8 @@ class Benchmarks(NothingTrained, TextTask):
     the paper names no metric, but its ARC numbers are near acc_norm of Llama-2-7B, and its MMLU
     numbers near those without solved examples, lm-eval's default. The table has ``acc`` as well,
     and every subject. RULER's tasks are reported as ``benchmarks/<task>@<length>``, at its lengths
-    up to ``longest``, in tokens of the tokenizer. Metrics of the generated set begin with
+    up to ``longest``, in tokens of the tokenizer. Perplexities, as wikitext and lambada have them,
+    are ``benchmarks/<task>/<metric>``. Metrics of the generated set begin with
     ``builtin_benchmarks/``.
 
     Args:

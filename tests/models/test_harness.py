@@ -2,6 +2,8 @@
 Llama.
 """
 
+import json
+
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
@@ -174,3 +176,45 @@ def test_benchmarks_score_as_under_hflm(decoder, tokenizer, tmp_path):
         assert results[0] == results[1]
         assert {"acc", "acc_norm"} == set(results[0]["arc_easy"])
         assert 0 < results[0]["arc_easy"]["acc"][1] < 20
+
+
+TEXTS = ["a word of the longer context, " * 9, "seven words", "What is a question of words?"]
+ROLLING = """task: rolling
+dataset_path: json
+dataset_kwargs: {data_files: {test: data.jsonl}}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list: [{metric: word_perplexity}, {metric: byte_perplexity}, {metric: bits_per_byte}]
+"""
+LAST_WORD = """task: last_word
+dataset_path: json
+dataset_kwargs: {data_files: {test: data.jsonl}}
+test_split: test
+output_type: loglikelihood
+doc_to_text: "{{text.rsplit(' ', 1)[0]}}"
+doc_to_target: "{{' ' + text.rsplit(' ', 1)[1]}}"
+metric_list: [{metric: perplexity}, {metric: acc}]
+"""
+
+
+def test_perplexities_of_benchmarks_are_lm_evals(decoder, tokenizer, tmp_path):
+    """As of wikitext, over words and bytes of whole texts, and of lambada, over last words."""
+    lines = [json.dumps({"text": text.strip()}) for text in TEXTS]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    (tmp_path / "rolling.yaml").write_text(ROLLING)
+    (tmp_path / "last_word.yaml").write_text(LAST_WORD)
+    for name, bos, expected in (
+        ("rolling", False, {"word_perplexity", "byte_perplexity", "bits_per_byte"}),
+        ("last_word", True, {"", "perplexity"}),
+    ):
+        loaded = benchmarks.load([name], "local", str(tmp_path), tmp_path)
+        found = benchmarks.evaluate(ours(decoder, tokenizer), loaded)[name]
+        theirs_ = benchmarks.evaluate(theirs(decoder, tokenizer, bos), loaded)[name]
+        kept = benchmarks.reported(name, found)
+        assert {key.removeprefix(name).removeprefix("/") for key in kept} == expected
+        for key, (value, _) in kept.items():
+            metric = key.partition("/")[2] or "acc"
+            scale = 100 if metric == "acc" else 1
+            assert value == pytest.approx(scale * theirs_[f"{metric},none"], rel=1e-4)
