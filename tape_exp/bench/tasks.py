@@ -97,7 +97,7 @@ class Entry:
 
 STATES = {"parity": "a light that is switched", "s3": "S3, a group that is solvable"}
 STATES |= {name: f"{name.upper()}, a group that is not solvable" for name in ("a5", "s5")}
-TEXT = ("task=retrieval_training", "task.kind=multi_key", "task.arch.layers=3")
+TEXT = ("task=retrieval_training", "task.arch.layers=3")
 ENTRIES = {
     entry.name: entry
     for entry in (

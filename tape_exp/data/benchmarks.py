@@ -174,7 +174,7 @@ def ruler(tokenizer: Tokenizer, longest: int, cache: Path) -> dict[str, Any]:
     if longest < RULER[0]:
         raise ConfigError(
             f"task.tasks: RULER asks at {RULER[0]} tokens and more, and the model takes {longest}; "
-            f"set task.longest={RULER[0]}, or use task=retrieval, which asks at any length."
+            f"set task.longest={RULER[0]}, or use task=passkey, which asks at any length."
         )
     folder = cache.resolve() / "benchmarks" / "tokenizers" / tokenizer.fingerprint
     with writing_cache(cache):

@@ -1,14 +1,9 @@
-"""Questions about texts of any length: the pass key's relatives, after RULER (Hsieh et al., 2024).
+"""Questions about texts of any length, in which filler surrounds the sentence that is asked for."""
 
-A text is as long as one asks for: filler sentences, or a list of words, surround what is asked.
-"""
-
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from numpy.random import Generator
 
 FILLER = (  # short, so that little room is left over, and without digits
@@ -39,21 +34,17 @@ thunder tiger tomato torch tower tractor trumpet turtle tunnel umbrella uncle va
 violin wagon walnut walrus whale wheat whistle window winter wolf yard zebra
 """
 WORDS = LISTED.split()
-DIGITS = 5  # of each number, so that none is a part of another
 NEEDLE = "One number of {key} is {value}."
-ASSIGNED = "Let {name} be {value}."
 NUMBER = "What is the number of {key}? The number of {key} is"
-MORE_NUMBERS = "What are the numbers of {key}? The numbers of {key} are"
-NAMES = "Which names have the value {value}? The names that have the value {value} are"
-FREQUENT = "Which words are the most frequent above? The {count} most frequent words are"
-DOTS = "..."  # the most frequent of all, which is not asked for
-OFTEN = 6  # times as often as another word is a common one there
+# Words of questions that are asked no more: without them, recorded runs would have other tokens.
+FORMER = """
+Let Which above and are be frequent have most names numbers that value words
+"""
 
 
 def vocabulary() -> list[str]:
     """Every word of the texts and questions, sorted."""
-    templates = (NEEDLE, ASSIGNED, NUMBER, MORE_NUMBERS, NAMES, FREQUENT, " and ")
-    said = re.sub(r"{\w+}", "", " ".join((*FILLER, *templates)))
+    said = re.sub(r"{\w+}", "", " ".join((*FILLER, NEEDLE, NUMBER, FORMER)))
     return sorted({*WORDS, *re.findall(r"\w+", said)})
 
 
@@ -62,23 +53,19 @@ class Question:
     """A question about a text that can have any size.
 
     Args:
-        write: the text, of so many filler sentences or words, and the question after it.
-        wanted: the strings that an answer must hold, in the order in which training shows them.
-        depth: where the one sentence is that is asked for, from 0 to 1, if it is one.
+        write: the text, of so many filler sentences, and the question after it.
+        wanted: what an answer must say.
+        depth: where the sentence is that is asked for, from 0 to 1.
     """
 
     write: Callable[[int], str]
-    wanted: tuple[str, ...]
-    depth: float | None = None
+    wanted: str
+    depth: float = 0.0
 
     @property
     def answer(self) -> str:
         """What training shows after the question."""
-        return f" {', '.join(self.wanted)}."
-
-    def score(self, answer: str) -> float:
-        """The share of the wanted strings that an answer holds, in any order and letter case."""
-        return sum(string.lower() in answer.lower() for string in self.wanted) / len(self.wanted)
+        return f" {self.wanted}."
 
 
 def scattered(lines: Sequence[tuple[float, str]], sentences: int) -> str:
@@ -100,120 +87,14 @@ def with_filler(lines: Sequence[tuple[float, str]], question: str) -> Callable[[
     return lambda size: f"{scattered(lines, size)}\n{question}"
 
 
-def multi_key(generator: Generator, items: int, depth: float, digits: int) -> Question:
-    """The number of one of several keys, whose sentence is at ``depth``."""
-    keys, values = _words(generator, items), _numbers(generator, items, digits)
-    lines = _needles([depth, *generator.random(items - 1)], keys, values)
-    return Question(with_filler(lines, NUMBER.format(key=keys[0])), (values[0],), depth)
-
-
-def multi_value(generator: Generator, items: int, depth: float, digits: int) -> Question:
-    """All numbers of one key."""
-    keys, values = _words(generator, 1), _numbers(generator, items, digits)
-    lines = _needles(sorted(generator.random(items)), keys * items, values)
-    return Question(with_filler(lines, MORE_NUMBERS.format(key=keys[0])), tuple(values))
-
-
-def multi_query(generator: Generator, items: int, depth: float, digits: int) -> Question:
-    """The numbers of several keys."""
-    keys, values = _words(generator, items), _numbers(generator, items, digits)
-    lines = _needles(sorted(generator.random(items)), keys, values)
-    named = " and ".join(part for part in (", ".join(keys[:-1]), keys[-1]) if part)
-    return Question(with_filler(lines, MORE_NUMBERS.format(key=named)), tuple(values))
-
-
-def variable_tracking(generator: Generator, items: int, depth: float, digits: int) -> Question:
-    """All names of a value, which one gives to the next; there is another chain as well."""
-    names, values = _words(generator, 2 * (items + 1)), _numbers(generator, 2, digits)
-    chains = names[: items + 1], names[items + 1 :]
-    lines = []
-    for chain, value in zip(chains, values, strict=True):
-        places = sorted(generator.random(items + 1))
-        for place, name, before in zip(places, chain, [value, *chain[:-1]], strict=True):
-            lines.append((float(place), ASSIGNED.format(name=name, value=before)))
-    return Question(with_filler(sorted(lines), NAMES.format(value=values[0])), tuple(chains[0]))
-
-
-def common_words(generator: Generator, items: int, depth: float, digits: int) -> Question:
-    """The words that a list repeats six times as often as all others."""
-    words, key = _words(generator, len(WORDS)), int(generator.integers(1 << 62))
-    common, others = words[:items], words[items:]
-
-    def write(size: int) -> str:
-        times = max(OFTEN, math.ceil(OFTEN * size / len(others)))
-        listed = common * times + [others[n % len(others)] for n in range(size)]
-        return _listed(listed, key, items)
-
-    return Question(write, tuple(sorted(common)))
-
-
-def frequent_words(generator: Generator, items: int, depth: float, digits: int) -> Question:
-    """The most frequent words of a list in which the k-th is 1/k² as frequent as dots are."""
-    words, key = _words(generator, len(WORDS)), int(generator.integers(1 << 62))
-    ranked = [DOTS, *words]
-
-    def write(size: int) -> str:
-        counts = [int(size * 6 / (math.pi * rank) ** 2) for rank in range(1, len(ranked) + 1)]
-        # one more of each that is asked for, so that no other word is as frequent
-        counts = [count + (1 <= k <= items) for k, count in enumerate(counts)]
-        repeated = zip(ranked, counts, strict=True)
-        return _listed([word for word, count in repeated for _ in range(count)], key, items)
-
-    return Question(write, tuple(sorted(words[:items])))
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of question.
-
-    Args:
-        ask: a question, from random numbers, a number of items, a depth and digits of a number.
-        items: as many as in RULER.
-        words: different ones that so many items take.
-        counted: what the items are.
+def multi_key(generator: Generator, keys: int, depth: float, digits: int) -> Question:
+    """The number of one of several keys, whose sentence is at ``depth``; after RULER (Hsieh et al.,
+    2024).
     """
-
-    ask: Callable[[Generator, int, float, int], Question]
-    items: int
-    words: Callable[[int], int]
-    counted: str
-
-    @property
-    def most(self) -> int:
-        """The largest number of items that there are enough words for."""
-        return max(n for n in range(1, len(WORDS) + 1) if self.words(n) <= len(WORDS))
-
-
-KINDS = {
-    "multi_key": Kind(multi_key, 4, lambda n: n, "keys"),
-    "multi_value": Kind(multi_value, 4, lambda n: n, "numbers of a key"),
-    "multi_query": Kind(multi_query, 4, lambda n: n, "keys"),
-    "variable_tracking": Kind(variable_tracking, 4, lambda n: 2 * (n + 1), "hops"),
-    "common_words": Kind(common_words, 10, lambda n: n + 1, "words"),
-    "frequent_words": Kind(frequent_words, 3, lambda n: n + 1, "words"),
-}
-
-
-def _words(generator: Generator, count: int) -> list[str]:
-    """Different ones."""
-    return [WORDS[n] for n in generator.permutation(len(WORDS))[:count]]
-
-
-def _numbers(generator: Generator, count: int, digits: int) -> list[str]:
-    """Different ones."""
+    named = [WORDS[n] for n in generator.permutation(len(WORDS))[:keys]]
     low, high = 10 ** (digits - 1), 10**digits
-    return [str(low + n) for n in generator.choice(high - low, count, replace=False)]
-
-
-def _needles(
-    depths: Sequence[float], keys: Sequence[str], values: Sequence[str]
-) -> list[tuple[float, str]]:
-    """A sentence for each key and value, by depth."""
-    given = zip(depths, keys, values, strict=True)
-    return sorted((float(d), NEEDLE.format(key=key, value=value)) for d, key, value in given)
-
-
-def _listed(words: list[str], key: int, count: int) -> str:
-    """The words in an order of their own, then the question for the most frequent ones."""
-    order = np.random.default_rng((key, len(words))).permutation(len(words))
-    return f"{' '.join(words[n] for n in order)}\n{FREQUENT.format(count=count)}"
+    values = [str(low + n) for n in generator.choice(high - low, keys, replace=False)]
+    depths = [depth, *map(float, generator.random(keys - 1))]
+    told = (NEEDLE.format(key=key, value=value) for key, value in zip(named, values, strict=True))
+    lines = sorted(zip(depths, told, strict=True))
+    return Question(with_filler(lines, NUMBER.format(key=named[0])), values[0], depth)

@@ -32,7 +32,7 @@ class Tokenization:
 
     Args:
         kind: ``bpe`` (byte-level, trained on the corpus), ``byte``, ``words`` (bytes, and one token
-            for each word of the questions of ``task=retrieval``), ``file`` (a ``tokenizer.json``)
+            for each word of ``task=retrieval_training``), ``file`` (a ``tokenizer.json``)
             or ``hub``. A task that begins from a run's checkpoint uses that run's tokenizer
             instead.
         vocab: bpe: size of the vocabulary, with the two special tokens.

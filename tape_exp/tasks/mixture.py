@@ -23,7 +23,7 @@ def _passkey(generator: random.Random) -> Question:
 
 def _fact(generator: random.Random) -> Question:
     text, right, _ = fact(generator, generator.randint(1, 4))
-    return Question(lambda size: f"Question: {text(size)}\nAnswer:", (right,))
+    return Question(lambda size: f"Question: {text(size)}\nAnswer:", right)
 
 
 KINDS: dict[str, Callable[[random.Random], Question]] = {

@@ -31,13 +31,18 @@ class Passkey(Questions):
     name, sought, measure = "passkey", "pass key", "correct"
 
     def __init__(self, trials: Count = 20, new_tokens: Count = 8, **settings: Any) -> None:
-        super().__init__(trials=trials, new_tokens=new_tokens, **settings)
+        super().__init__(trials=trials, **settings)
+        self.new_tokens = new_tokens
 
     @property
     def parts(self) -> str:
         """What a prompt must have room for, in words."""
         needed = f"one sentence and task.new_tokens={self.new_tokens}"
         return f"the line with the key, the question, {needed}"
+
+    def budget(self, length: int) -> int:
+        """Tokens of an answer."""
+        return self.new_tokens
 
     def question(self, length: int, number: int) -> Question:
         """Question ``number`` of a length, a function of its arguments and the seed."""
@@ -48,19 +53,15 @@ class Passkey(Questions):
 
     def row(self, question: Question, answer: str) -> dict[str, Any]:
         """What the table says of an answer."""
-        (key,), depth = question.wanted, round(question.depth or 0.0, 4)
-        return {
-            "depth": depth,
-            "key": int(key),
-            "answer": answer,
-            "correct": is_correct(answer, int(key)),
-        }
+        key, depth = int(question.wanted), round(question.depth, 4)
+        correct = is_correct(answer, key)
+        return {"depth": depth, "key": key, "answer": answer, "correct": correct}
 
 
 def key_question(key: int, depth: float) -> Question:
     """The question for a key whose line is at a depth from 0 to 1."""
     text = with_filler([(depth, KEY_LINE.format(key=key))], QUESTION)
-    return Question(text, (str(key),), depth)
+    return Question(text, str(key), depth)
 
 
 def is_correct(answer: str, key: int) -> bool:

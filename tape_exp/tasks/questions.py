@@ -23,7 +23,7 @@ from tape_exp.tasks.text import TextTask
 class Questions(NothingTrained, TextTask):
     """Asks a model about texts of several lengths, ``trials`` times about each.
 
-    A prompt is BOS and a text with as many filler sentences or words as fit, so that prompt and
+    A prompt is BOS and a text with as many filler sentences as fit, so that prompt and
     answer have at most the tokens of its length. Answers are greedy. Questions depend on the seed,
     never on the model.
 
@@ -37,13 +37,11 @@ class Questions(NothingTrained, TextTask):
         depth_bins: rows of the heatmap; question k of a length has its depth in the bin k mod
             ``depth_bins`` of equal parts of the text.
         rows_per_batch: of generation.
-        new_tokens: of an answer; None: :meth:`budget` says how many.
     """
 
     name: str  # of the metrics
     sought = "sentence"  # what the depth is of
     measure = "score"  # the key of a row's score
-    optional = False  # whether lengths that are too short are left out
 
     def __init__(
         self,
@@ -51,14 +49,12 @@ class Questions(NothingTrained, TextTask):
         trials: Count = 50,
         depth_bins: Count = 5,
         rows_per_batch: Count = 20,
-        new_tokens: Count | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         self.reaches(max(lengths))
         self.lengths = sorted(set(lengths))
-        self.count, self.depth_bins = trials, depth_bins
-        self.rows_per_batch, self.new_tokens = rows_per_batch, new_tokens
+        self.count, self.depth_bins, self.rows_per_batch = trials, depth_bins, rows_per_batch
         self.of_length = lru_cache(None)(self._of_length)
 
     def question(self, length: int, number: int) -> Question:
@@ -76,20 +72,17 @@ class Questions(NothingTrained, TextTask):
 
     def budget(self, length: int) -> int:
         """Tokens of an answer at a length."""
-        assert self.new_tokens is not None
-        return self.new_tokens
+        raise NotImplementedError
 
     def prepare(self) -> None:
         """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
-        least = {length: self._least(length) for length in self.lengths}
-        fitting = [length for length in self.lengths if least[length] == length]
-        if not fitting or not (self.optional or fitting == self.lengths):
-            short = max(least) if self.optional else min(set(least) - set(fitting))
-            raise ConfigError(
-                f"task.lengths={self.lengths}: {short} tokens are too few for {self.parts}; "
-                f"{least[short]} would do with this tokenizer."
-            )
-        self.lengths, self.prompts, size = fitting, [], 1
+        for length in self.lengths:
+            if (least := self._least(length)) > length:
+                raise ConfigError(
+                    f"task.lengths={self.lengths}: {length} tokens are too few for {self.parts}; "
+                    f"{least} would do with this tokenizer."
+                )
+        self.prompts, size = [], 1
         self.questions = [question for n in self.lengths for question in self.of_length(n)]
         for number, question in enumerate(self.questions):
             length = self.lengths[number // self.count]
@@ -127,12 +120,12 @@ class Questions(NothingTrained, TextTask):
         metrics = accuracies(self.name, [row["length"] for row in table], [*score_of.values()])
         return Evaluation(
             metrics,
-            self.heatmap(score_of, metrics),
+            self.heatmap(score_of),
             tables={self.name: table},
             samples=table[:: max(len(table) // 4, 1)][:4],
         )
 
-    def heatmap(self, score_of: Mapping[int, float], metrics: Mapping[str, float]) -> Heatmap:
+    def heatmap(self, score_of: Mapping[int, float]) -> Heatmap:
         """The mean score, in percent, for each part of the text and each length."""
         cells: dict[tuple[int, int], list[float]] = {}
         for number, score in score_of.items():
@@ -180,11 +173,7 @@ def longest_fit(encode: Callable[[int], list[int]], room: int, size: int) -> tup
 
 
 def accuracies(name: str, lengths: Sequence[int], scores: Sequence[float]) -> dict[str, float]:
-    """``<name>/accuracy`` of all trials in percent, ``…@<length>``, and its 95 % interval.
-
-    Of scores between 0 and 1 the interval is Wilson's too: their variance is at most that of a
-    score that is 0 or 1 with the same mean.
-    """
+    """``<name>/accuracy`` of all trials in percent, ``…@<length>``, and Wilson's 95 % interval."""
     parts: dict[int, list[float]] = {}
     for length, score in zip(lengths, scores, strict=True):
         parts.setdefault(length, []).append(score)

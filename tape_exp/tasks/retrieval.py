@@ -1,86 +1,73 @@
-"""Retrieval at any length: the pass key's relatives, asked of a trained model or trained on."""
+"""Retrieval by a small model: the number of one of several keys in a text of any length."""
 
 import hashlib
 import itertools
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Interval
 
 from tape_exp.data.batch import Batch
-from tape_exp.data.retrieval import DIGITS, KINDS, WORDS, Question
+from tape_exp.data.retrieval import WORDS, Question, multi_key
 from tape_exp.machine.seeding import seed_for
-from tape_exp.runs.evaluation import Evaluation, Heatmap
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths, Optim
 from tape_exp.tasks.base import Model, Progress, Task, hash_of
 from tape_exp.tasks.questions import Questions, longest_fit
 from tape_exp.tasks.slices import Scores, next_tokens, split_means
 
 VALIDATION = 64  # rows
-USUAL = (0.5, 1, 2, 4)  # times the trained length
 
 
-class Retrieval(Questions):
-    """One kind of :data:`~tape_exp.data.retrieval.KINDS`, which docs/battery.md lists.
+class RetrievalTraining(Questions):
+    """:func:`~tape_exp.data.retrieval.multi_key` by a model that is trained on shorter texts.
 
-    An answer scores the share of the wanted strings that it holds, as in RULER. Metrics besides
-    those of :class:`Questions`: ``retrieval/effective_length`` in tokens
-    (:func:`effective_length`), and ``…_low`` and ``…_high``, where the lower and the upper ends of
-    the intervals reach the threshold. The heatmap has depths for ``multi_key`` only.
+    Training prompts have up to ``train_length`` tokens and 1 … ``items`` keys, both uniform, each
+    with its answer, on which the loss is. An answer may have twice the tokens of the longest right
+    one and is right if it holds the number.
+
+    Metrics are those of :class:`Questions`, and ``id/accuracy`` and ``ood/accuracy``, over the
+    trained lengths and over longer ones, each with ``…_stderr``.
 
     Args:
-        kind: its name.
-        items: keys, numbers, hops or words, by the kind; None: as many as in RULER.
+        train_length: tokens of a training prompt with its answer, at most.
+        items: keys of a text, one of which is asked for.
         digits: of a number; of two digits there are 90.
-        train_length: tokens that the model was trained on.
-        lengths: tokens; None: half, one, two and four times the trained length, as far as a prompt
-            fits.
-        threshold: percent, of the effective length.
-        new_tokens: of an answer; None: twice the longest right one's.
+        lengths: tokens; None: one, two and four times the trained length.
     """
 
     name = "retrieval"
+    trains = True
+    measures = Task.measures
 
     def __init__(
         self,
-        kind: str,
+        optim: Optim,
         train_length: Count,
-        items: Count | None = None,
-        digits: Annotated[int, Interval(ge=2, le=9)] = DIGITS,
+        items: Count = 1,
+        digits: Annotated[int, Interval(ge=2, le=9)] = 3,
         lengths: Lengths | None = None,
-        threshold: Annotated[float, Interval(ge=0, le=100)] = 85.6,
         **settings: Any,
     ) -> None:
-        one_of("task.kind", kind, KINDS)
-        self.kind, self.made, self.threshold, self.digits = kind, KINDS[kind], threshold, digits
-        self.items = self.made.items if items is None else items
-        if self.items > self.made.most:
+        most = min(len(WORDS), 9 * 10 ** (digits - 1))
+        if items > most:
             raise ConfigError(
-                f"task.items={self.items}: task.kind={kind} takes "
-                f"{self.made.words(self.items)} different words for so many {self.made.counted}, "
-                f"and there are {len(WORDS)}; task.items={self.made.most} would do."
+                f"task.items={items}: with task.digits={digits} there are different keys and "
+                f"numbers for task.items={most} at most."
             )
-        if self.items > (numbers := 9 * 10 ** (digits - 1)):
-            raise ConfigError(
-                f"task.items={self.items}: there are only {numbers} numbers of "
-                f"task.digits={digits}; task.digits={digits + 1} would do."
-            )
-        self.optional = lengths is None
-        usual = [int(n * train_length) or 1 for n in USUAL]
-        settings["lengths"] = usual if lengths is None else lengths
-        super().__init__(train_length=train_length, **settings)
+        lengths = lengths or (train_length, 2 * train_length, 4 * train_length)
+        super().__init__(train_length=train_length, lengths=lengths, **settings)
+        self.items, self.digits = items, digits
+        self.optim, self.trained_length = optim, train_length
 
     @property
     def parts(self) -> str:
         """What a prompt must have room for, in words."""
-        return f"a question of task.kind={self.kind} and task.items={self.items} with its answer"
+        return f"a question of task.items={self.items} with its answer"
 
     def budget(self, length: int) -> int:
         """Tokens of an answer at a length."""
-        if self.new_tokens is not None:
-            return self.new_tokens
         return 2 * max(len(self.right(question)) for question in self.of_length(length))
 
     def right(self, question: Question) -> list[int]:
@@ -96,65 +83,19 @@ class Retrieval(Questions):
 
         Where nothing is tested it has any number of items up to the set one.
         """
-        purpose = ("retrieval", self.kind, self.items, stream, *place)
+        purpose = ("retrieval", "multi_key", self.items, stream, *place)
         generator = np.random.default_rng(seed_for(seed, *purpose))
         depth = generator.random()
         if bin_ is not None:
             depth = (bin_ + depth) / self.depth_bins
         items = self.items if stream == "test" else int(generator.integers(self.items)) + 1
-        return self.made.ask(generator, items, depth, self.digits)
+        return multi_key(generator, items, depth, self.digits)
 
     def row(self, question: Question, answer: str) -> dict[str, Any]:
         """What the table says of an answer."""
-        place = {} if question.depth is None else {"depth": round(question.depth, 4)}
-        said = {"wanted": ", ".join(question.wanted), "answer": answer}
-        return {**place, **said, "score": question.score(answer)}
-
-    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """Ask every question, and see up to which length enough of them are answered."""
-        evaluation = super().evaluate(model, progress, limit)
-        asked = {row["length"] for row in evaluation.tables["retrieval"]}
-        for end in ("", "_low", "_high"):
-            of = {n: evaluation.metrics[f"retrieval/accuracy@{n}{end}"] for n in asked}
-            reached = effective_length(of, self.threshold)
-            evaluation.metrics[f"retrieval/effective_length{end}"] = reached
-        return evaluation
-
-    def heatmap(self, score_of: Mapping[int, float], metrics: Mapping[str, float]) -> Heatmap:
-        """By depth and length where one sentence is asked for, else by length."""
-        if self.questions[0].depth is not None:
-            return super().heatmap(score_of, metrics)
-        values = [metrics.get(f"retrieval/accuracy@{length}", np.nan) for length in self.lengths]
-        return Heatmap(
-            np.array([values]),
-            title="accuracy (%)",
-            row_label="",
-            column_label="length (tokens)",
-            trained=(1, sum(length <= self.trained_tokens() for length in self.lengths)),
-            rows=["accuracy"],
-            columns=list(map(str, self.lengths)),
-        )
-
-
-class RetrievalTraining(Retrieval):
-    """:class:`Retrieval` by a model that is trained on shorter texts.
-
-    Training prompts have up to ``train_length`` tokens and 1 … ``items`` items, both uniform, each
-    with its answer, on which the loss is.
-
-    Metrics are also ``id/accuracy`` and ``ood/accuracy``, over the trained lengths and over longer
-    ones, each with ``…_stderr``.
-
-    Args:
-        train_length: tokens of a training prompt with its answer, at most.
-    """
-
-    trains = True
-    measures = Task.measures
-
-    def __init__(self, optim: Optim, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.optim, self.trained_length = optim, self.train_length
+        score = float(question.wanted in answer)
+        said = {"wanted": question.wanted, "answer": answer, "score": score}
+        return {"depth": round(question.depth, 4), **said}
 
     def prepare(self) -> None:
         """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
@@ -186,7 +127,7 @@ class RetrievalTraining(Retrieval):
         """Ask every question, those of a length together."""
         evaluation = super().evaluate(model, progress, limit)
         of_length: dict[int, list[float]] = {}
-        for row in evaluation.tables["retrieval"]:
+        for row in evaluation.tables[self.name]:
             of_length.setdefault(row["length"], []).append(row["score"])
         scores: dict[int, Scores] = {n: {"accuracy": np.array(of)} for n, of in of_length.items()}
         means = split_means(scores, ["accuracy"], self.is_trained)
@@ -215,9 +156,3 @@ class RetrievalTraining(Retrieval):
         room = int(lengths.integers(least, most + 1))
         guess = 1 + int((room - least) / self._per_size)
         return longest_fit(write, room, guess)[0], answer
-
-
-def effective_length(accuracy: Mapping[int, float], threshold: float) -> int:
-    """The longest length that reaches the threshold and whose shorter ones all do; 0: none."""
-    reached = itertools.takewhile(lambda n: accuracy[n] >= threshold, sorted(accuracy))
-    return max(reached, default=0)

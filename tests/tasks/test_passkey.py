@@ -57,7 +57,7 @@ def test_a_question_is_a_function_of_seed_length_and_number(text_folder):
     task.seed = 1
     others |= {task.question(length, k).wanted for length in (64, 65) for k in (0, 1)}
     assert len(others) == 8
-    keys, depths = np.array([(int(q.wanted[0]), q.depth) for q in asked]).T
+    keys, depths = np.array([(int(q.wanted), q.depth) for q in asked]).T
     assert 1 <= keys.min() < keys.max() <= HIGHEST
     assert keys.mean() == pytest.approx(HIGHEST / 2, rel=0.05)  # standard error 1.8 %
     assert np.histogram(depths, bins=5, range=(0, 1))[0].tolist() == [200] * 5
@@ -71,7 +71,7 @@ def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(kind, text_fold
     for number, (question, ids) in enumerate(zip(task.questions, task.prompts, strict=True)):
         room = task.lengths[number // 10] - task.new_tokens
         text = task.tokenizer.decode(ids)
-        line = KEY_LINE.format(key=question.wanted[0])
+        line = KEY_LINE.format(key=question.wanted)
         assert ids[0] == task.tokenizer.bos
         assert text.count(line) == 1
         assert text.endswith(f"\n{QUESTION}")
@@ -90,7 +90,7 @@ def test_built_in_text_leaves_room_at_the_shortest_length_of_smoke():
     """
     task = make_task(compose_config(["task=passkey"]))
     task.prepare_data()
-    assert (task.lengths, len(task.prompts)) == ([96, *range(128, 513, 64)], 160)
+    assert (task.lengths, len(task.prompts)) == ([76, *range(96, 257, 32)], 140)
     longest = max(len(ids) for ids in task.tokenizer.encode([f" {s}" for s in FILLER]))
     for number, ids in enumerate(task.prompts):
         assert 0 <= task.lengths[number // 20] - task.new_tokens - len(ids) < longest
@@ -134,7 +134,7 @@ def test_whoever_reads_the_text_finds_every_key(ask):
         found.metrics[f"passkey/accuracy@{n}{end}"] for n in (160, 192) for end in ("", "_high")
     ] == [100] * 4
     assert found.metrics["passkey/accuracy@160_low"] == pytest.approx(64.57, abs=0.01)
-    keys = [int(question.wanted[0]) for question in task.questions]
+    keys = [int(question.wanted) for question in task.questions]
     asked = list(zip([160] * 7 + [192] * 7, keys, strict=True))
     assert [(r["length"], r["key"]) for r in found.tables["passkey"]] == asked
     assert np.all(found.heatmap.values == 100)
