@@ -96,7 +96,7 @@ def jobs_of(
             continue
         words.append(f"seed={seed}")
         cfg, needs = compose_config(words), None
-        for base in bases(cfg, [*view.common, *extra]):
+        for base in bases(cfg, words):
             name = f"{base[1].task.name} of {base[1].model.name}, for {title}"
             needs = add(jobs, Job(name, *base, needs, known))
         add(jobs, Job(title, words, cfg, needs, known))

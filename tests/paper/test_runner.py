@@ -61,6 +61,7 @@ def test_a_run_follows_the_run_that_it_begins_from():
         ("passkey", "rope", "lora"),
     ]
     assert [job.needs for _, job in jobs] == [None, jobs[0][0], jobs[1][0]]
+    assert [job.cfg.peft.get("lr") for _, job in jobs] == [None, 0.001, 0.001]
     for _, job in jobs:
         assert runner.compose_config(job.words).task.name == job.cfg.task.name
 
