@@ -16,7 +16,7 @@ from tape_exp.models.conformance import ARCH, CHECKS, randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.positions.rope import RoPE, turn
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.t5 import T5
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -73,18 +73,6 @@ def test_the_walk_through_names_every_hook_and_attribute():
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
     assert rows == {name for name in vars(PositionEncoding) if not name.startswith("_")}
-
-
-def test_full_weights_keep_shift_invariance_where_one_rotation_serves_all_blocks(arch):
-    """With a single frequency a shift turns every block alike: the equivariance equation then does
-    give invariance.
-    """
-    model = make_decoder("tape_full", arch, "model.theta=1.0").double()
-    randomise(model)
-    positions = torch.arange(24, dtype=torch.float64)[None]
-    assert (
-        model(TOKENS, positions_BT=positions + 3) - model(TOKENS, positions_BT=positions)
-    ).abs().max() < 1e-9
 
 
 PER_LAYER = dict.fromkeys(("nope", "rope", "xpos", "alibi", "randpe"), 0)
@@ -200,72 +188,50 @@ def test_kerples_heads_begin_apart(kernel, slope, power, arch):
         assert drawn.mean() == pytest.approx(top / 2, rel=0.1)
 
 
-def test_rope_matches_transformers(arch):
-    """The angles and the half-split pairing of Hugging Face's Llama."""
-    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-    encoding = make_position("rope", arch)
-    positions = torch.arange(9.0)[None]
-    q, k = torch.randn(2, 1, 9, 4, 8, generator=generator()).unbind(0)
-    ours = encoding.rotate(q, k, q, encoding.start(positions))
-    angles = positions[..., None] * 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
-    cos, sin = (torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin))
-    theirs = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=2)
-    assert torch.allclose(ours[0], theirs[0], atol=1e-6)
-    assert torch.allclose(ours[1], theirs[1], atol=1e-6)
-
-
-def of_transformers(method: str, **more):
-    """Frequencies and the factor on q and k of a head of 64 or 8 channels, stretched fourfold."""
+def of_transformers(method: str, length: int, p: float):
+    """Frequencies of a head of 8 channels, stretched fourfold, and the factor on q and k."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    given = {"rope_type": method, "factor": 4.0, "rope_theta": 10_000.0}
-    given |= {"original_max_position_embeddings": 1024}
+    given = {"rope_type": method, "rope_theta": 10_000.0, "partial_rotary_factor": p}
+    given |= {"original_max_position_embeddings": 1024, "factor": 1.0 if p < 1 else 4.0}
     given |= {"short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 2.0, 4.0, 8.0]}
-    channels = 8 if more else 64
-    sizes = {"hidden_size": 2 * channels, "num_attention_heads": 2}
-    config = LlamaConfig(**sizes, max_position_embeddings=1024, rope_parameters=given)
-    return ROPE_INIT_FUNCTIONS[method](config, device="cpu", **more)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 1024}
+    config = LlamaConfig(**sizes, rope_parameters=given)
+    return ROPE_INIT_FUNCTIONS[method](config, device="cpu", seq_len=length)
 
 
-@pytest.mark.parametrize("method", ["linear", "ntk", "yarn"])
-def test_scaled_frequencies_match_transformers(method):
-    arch = Arch(layers=1, width=128, heads=2, ffn=32, vocab=14, max_length=4096, train_length=1024)
-    ours, magnitude = make_position(f"rope_{method}", arch).frequencies(torch.zeros(1))
-    if method == "ntk":
-        assert ours[0] == 1
-        assert ours[-1].item() == pytest.approx(10_000 ** (-62 / 64) / 4, rel=1e-4)
-        return
-    theirs, attention = of_transformers(method)
-    assert torch.allclose(ours, theirs, rtol=1e-5)
-    assert magnitude == pytest.approx(attention)
+STRETCHED = {"linear": ("rope_linear",), "yarn": ("rope_yarn",), "longrope": ("rope", *LONGROPE)}
+STRETCHED |= {"dynamic": ("rope", "model.scaling.method=dynamic")}
+STRETCHED |= {"proportional": ("p_rope", "model.p=0.5")}
 
 
 @pytest.mark.parametrize("length", [500, 1024, 1025, 3000])
-@pytest.mark.parametrize("method", ["dynamic", "longrope"])
-def test_frequencies_by_length_match_transformers(method, length):
+@pytest.mark.parametrize("method", STRETCHED)
+def test_scaled_frequencies_match_transformers(method, length):
+    """Also with weights of 16 bits; where only evaluation stretches, training is left alone."""
+    name, *words = STRETCHED[method]
     arch = Arch(1, 16, 2, 8, vocab=14, max_length=4096, train_length=1024)
-    words = LONGROPE if method == "longrope" else ("model.scaling.method=dynamic",)
-    encoding = make_position("rope", arch, *words)
-    ours, magnitude = encoding.frequencies(torch.arange(float(length))[None])
-    theirs, attention = of_transformers(method, seq_len=length)
-    assert torch.allclose(ours.flatten(), theirs, rtol=1e-6, atol=0)
-    assert magnitude == pytest.approx(attention, rel=1e-6)
-    late = make_position("rope", arch, *words, "model.scaling.when=evaluation").train()
-    plain = make_position("rope", arch).frequencies(torch.zeros(1))[0]
-    unscaled, one = late.frequencies(torch.arange(float(length))[None])
-    assert (torch.allclose(unscaled, plain, rtol=1e-6), one) == (True, 1)
-    rounded = make_position("rope", arch, *words).to(torch.bfloat16)
-    assert torch.equal(rounded.frequencies(torch.arange(float(length))[None])[0], ours)
+    positions, plain = torch.arange(float(length))[None], make_position("rope", arch)
+    encoding = make_position(name, arch, *words)
+    theirs, attention = of_transformers(method, length, 0.5 if method == "proportional" else 1.0)
+    for one in (encoding, encoding.to(torch.bfloat16)):
+        ours, magnitude = one.frequencies(positions)
+        assert torch.allclose(ours.flatten(), theirs, rtol=1e-5, atol=0)
+        assert magnitude == pytest.approx(attention, rel=1e-6)
+    if method != "proportional":
+        late = make_position(name, arch, *words, "model.scaling.when=evaluation")
+        assert torch.allclose(late.eval().frequencies(positions)[0].flatten(), theirs, rtol=1e-5)
+        unscaled, one = late.train().frequencies(positions)
+        assert torch.allclose(unscaled, plain.frequencies(positions)[0], rtol=1e-6)
+        assert one == 1
 
 
-def test_scaling_at_evaluation_leaves_training_alone(arch):
-    encoding = make_position("rope_linear", arch, "model.scaling.when=evaluation")
-    plain = make_position("rope", arch)
-    positions = torch.arange(5.0)[None]
-    assert torch.equal(encoding.train().start(positions), plain.start(positions))
-    assert torch.equal(encoding.eval().start(positions * 2), plain.start(positions))
+def test_ntk_leaves_the_highest_frequency_and_stretches_the_lowest():
+    arch = Arch(layers=1, width=128, heads=2, ffn=32, vocab=14, max_length=4096, train_length=1024)
+    frequencies, _ = make_position("rope_ntk", arch).frequencies(torch.zeros(1))
+    assert frequencies[0] == 1
+    assert frequencies[-1].item() == pytest.approx(10_000 ** (-62 / 64) / 4, rel=1e-4)
 
 
 def test_xpos_has_the_scale_base_of_its_own_paper(arch):
@@ -306,21 +272,6 @@ def test_randpe_says_what_to_change(arch):
         make_decoder("randpe", arch).positions(1, 97, torch.device("cpu"), RowSampler(5))
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-def test_turning_is_complex_multiplication_with_its_gradients(heads):
-    g = generator()
-    x = torch.randn(2, 5, 3, 8, generator=g, dtype=torch.float64, requires_grad=True)
-    e = torch.randn(1, 5, heads, 2, 4, generator=g, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(2, 5, 3, 8, generator=g, dtype=torch.float64)
-    whole = torch.complex(*x.chunk(2, -1)) * torch.complex(*e.unbind(-2))
-    expected = torch.cat([whole.real, whole.imag], -1)
-    found = turn(x, e)
-    assert torch.allclose(found, expected)
-    pairs = (torch.autograd.grad((y * weights).sum(), (x, e)) for y in (found, expected))
-    for ours, theirs in zip(*pairs, strict=True):
-        assert torch.allclose(ours, theirs)
-
-
 def test_uniform_phases_of_pope_lie_on_the_circle(arch):
     encoding = make_position("pope", arch, "model.phases=uniform")
     encoding.init_weights(torch.Generator().manual_seed(0))
@@ -339,21 +290,6 @@ def test_p_rope_goes_from_nope_to_rope(arch):
     assert torch.equal(whole(TOKENS), rope(TOKENS))
     assert torch.equal(none(TOKENS), nope(TOKENS))
     assert min((half(TOKENS) - model(TOKENS)).abs().max() for model in (none, whole)) > 0.01
-
-
-def test_the_frequencies_of_p_rope_are_those_of_transformers():
-    """Its ``proportional`` scaling."""
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    for p in (0.75, 0.3):
-        rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": p}
-        config = LlamaConfig(hidden_size=40, num_attention_heads=2, rope_parameters=rope)
-        theirs, _ = ROPE_INIT_FUNCTIONS["proportional"](config, device="cpu")
-        arch = Arch(layers=1, width=40, heads=2, ffn=8)
-        ours, magnitude = make_position("p_rope", arch, f"model.p={p}").frequencies(torch.zeros(1))
-        assert torch.allclose(ours, theirs, rtol=1e-5)
-        assert magnitude == 1
 
 
 @pytest.mark.parametrize(

@@ -59,20 +59,6 @@ def test_a_state_of_unit_size_turns_and_keeps_its_size(arch):
 GROUPED = dataclasses.replace(ARCH, layers=3, kv_heads=2, head_size=12, digits=())
 
 
-def test_grouped_queries_have_positions_of_their_own():
-    """Step 0 is RoPE; then a model whose keys and values are repeated by hand agrees."""
-    rope, tape = (make_decoder(name, GROUPED) for name in ("rope", "tape"))
-    assert (rope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
-    randomise(tape)
-    repeated = make_decoder("tape", dataclasses.replace(GROUPED, kv_heads=None))
-    state = tape.state_dict()
-    for name in [n for n in state if n.endswith((".k.weight", ".v.weight"))]:
-        state[name] = state[name].unflatten(0, (2, 12)).repeat_interleave(2, 0).flatten(0, 1)
-    repeated.load_state_dict(state)
-    with torch.no_grad():
-        assert (repeated(TOKENS) - tape(TOKENS)).abs().max() < 1e-4
-
-
 def test_tape_yarn_is_stretched_from_the_first_step(arch):
     """In training as at evaluation; model.scaling.when=evaluation trains unstretched TAPE."""
     late = make_position("tape_yarn", arch, "model.scaling.when=evaluation")
@@ -269,14 +255,6 @@ def test_update_is_the_papers_mlp_on_the_attended_state(arch):
     expected = middle + net.w2 @ torch.diag(psi) @ net.w1 @ middle
     found = encoding.update(E, attended, Tokens(0 * x, x, 0 * x))[0, 0].flatten(1)
     assert torch.allclose(found, expected, atol=1e-12)
-
-
-def test_fourier_start_is_shift_invariant_and_decays(arch):
-    encoding = TensorTAPE(arch, initial="fourier", R=8)
-    E = encoding.start(torch.arange(30, dtype=torch.float64)[None])[0, :, 0]
-    gram = torch.einsum("imlr,jmkr->ijmlk", E, E)
-    assert (gram[5, 2] - gram[25, 22]).abs().max() < 1e-10
-    assert gram[5, 5].abs().mean() > gram[25, 5].abs().mean()
 
 
 @pytest.mark.parametrize(("attention", "turns"), [(False, False), (True, True)])
