@@ -181,3 +181,6 @@ def test_records_are_a_table(loaded, tmp_path, monkeypatch):
     (tmp_path / "runs").symlink_to(loaded[0].parents[3])
     assert te.records()["run"].tolist() == table["run"].tolist(), "the finished runs"
     assert te.records("runs")["run"].tolist() == table["run"].tolist()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="there is no record in empty"):
+        te.records("empty")

@@ -47,15 +47,17 @@ def read_records(folder: Path | None = None) -> list[Record]:
 
 
 def records_of_runs(folder: Path) -> list[Record]:
-    """The records of the finished runs ``<folder>/<task>/<scale>/<variant>/<run>``."""
+    """The records of the finished runs ``<folder>/<task>/<scale>/<variant>/<run>``, but not of
+    ``debug=``.
+    """
     paths = sorted(folder.glob("[!.]*/*/*/*/record.json"))
-    return [record for path in paths if (record := parse(path.read_text(), str(path)))]
+    records = [record for path in paths if (record := parse(path.read_text(), str(path)))]
+    return [record for record in records if "debug" not in record["config"]]
 
 
 def known_records() -> list[Record]:
-    """Those of ``results/records`` and of the finished runs in ``runs/``, but not of ``debug=``."""
-    runs = [run for run in records_of_runs(Path("runs")) if "debug" not in run["config"]]
-    return merged(runs, read_records())
+    """Those of ``results/records`` and of the finished runs in ``runs/``."""
+    return merged(records_of_runs(Path("runs")), read_records())
 
 
 def merged(*sources: Iterable[Record]) -> list[Record]:

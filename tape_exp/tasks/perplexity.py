@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from tape_exp.data.tokens import Tokens
 from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths
 from tape_exp.tasks.base import Model, NothingTrained, Progress
 from tape_exp.tasks.text import TextTask
@@ -36,12 +36,11 @@ class Windows:
 
     lengths: Lengths = (1024,)
     stride: Count | None = None
-    score: str = "all"
+    score: Literal["all", "new"] = "all"
     tokens: Count | None = None
     tokens_per_batch: Count = 8192
 
     def __post_init__(self) -> None:
-        one_of("task.windows.score", self.score, ("all", "new"))
         if self.stride and self.stride > (shortest := min(self.lengths)):
             raise ConfigError(
                 f"task.windows.stride={self.stride} would leave out tokens between windows of "
