@@ -37,12 +37,14 @@ UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their e
 FOREIGN = {
     **dict.fromkeys(("batch_size", "per_device_train_batch_size"), "optim.batch"),
     **dict.fromkeys(("lr", "learning_rate"), "optim.lr"),
-    **dict.fromkeys(("steps", "num_steps", "max_iters"), "optim.max_steps"),
+    **dict.fromkeys(("steps", "num_steps", "max_iters", "epochs"), "optim.max_steps"),
     **dict.fromkeys(("max_seq_len", "seq_len", "context_length", "block_size"), "train_length"),
     **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers"), "arch.layers"),
     **dict.fromkeys(("d_model", "n_embd", "hidden_size"), "arch.width"),
     **dict.fromkeys(("n_head", "n_heads", "num_heads", "num_attention_heads"), "arch.heads"),
     **dict.fromkeys(("gpus", "num_gpus"), "devices"),
+    **dict.fromkeys(("bf16", "fp16", "dtype"), "precision"),
+    **dict.fromkeys(("gradient_accumulation_steps", "micro_batch_size"), "micro_batch"),
 }
 USER_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,7 +132,7 @@ class Pretrain(TextTask):
         """The perplexity on each test set at each length, and the error of shifted positions."""
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():
-            label = replace(self.tests[name], name=name).label
+            label = self.tests[name].label
             read = (tokens, self.tokenizer.decode, self.windows)
             metrics |= perplexity(model, *read, label, progress, limit)
         reach = model.decoder.reach

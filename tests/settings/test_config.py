@@ -32,6 +32,7 @@ from tests.processes import train
         ("task.lr=3", ["task.lr", "'task.optim.lr'"]),
         ("trainer.max_steps=3", ["trainer.max_steps", "'task.optim.max_steps'"]),
         ("batch_size=8", ["batch_size is not known", "'task.optim.batch'"]),
+        ("bf16=true", ["bf16 is not known", "'trainer.precision'"]),
         ("task=c4 max_seq_len=64", ["max_seq_len", "'task.train_length'"]),
         ("lr=0.1", ["lr is not known", "'task.optim.lr'"]),
         ("foo", ["foo", "as in model=tape"]),

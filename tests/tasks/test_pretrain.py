@@ -61,10 +61,15 @@ def test_sample_k_is_a_function_of_seed_and_k(text_folder):
 
 def test_training_beats_the_unigram_baseline_and_waits_little_for_data(text_run):
     cfg, record = text_run(
-        "model=rope", "task.optim.lr=3e-3", "task.arch.width=64", "task.arch.ffn=128", steps=120
+        "model=rope",
+        "task.optim.lr=3e-3",
+        "task.arch.width=64",
+        "task.arch.ffn=128",
+        "task.tests.github.name=mine",
+        steps=120,
     )
     metrics = record["metrics"]
-    assert metrics["github/perplexity@32"] < 0.5 * metrics["github/unigram_perplexity"]
+    assert metrics["mine/perplexity@32"] < 0.5 * metrics["mine/unigram_perplexity"]
     assert metrics["val/perplexity"] == pytest.approx(np.exp(metrics["val/loss"]))
     assert metrics["shift/attention"] < 1e-2
     rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
