@@ -70,6 +70,19 @@ def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):
 DYNAMIC = ("model.scaling.method=dynamic", "model.scaling.original=11")
 
 
+def test_training_draws_the_positions_of_its_seed_and_rows(arch, monkeypatch):
+    module, seen = module_of("randpe", arch), []
+    monkeypatch.setattr(module.decoder, "forward", lambda tokens, sampler: seen.append(sampler))
+    monkeypatch.setattr(module, "_loss_sum", lambda *_: torch.zeros(()))
+    trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1, global_step=0)
+    monkeypatch.setattr(LanguageModule, "trainer", trainer)
+    monkeypatch.setattr(LanguageModule, "global_step", 0)
+    batch = {"first": 7, "inputs": None, "labels": None, "loss_tokens": torch.ones(())}
+    module.training_step(batch, 0)
+    expected = RowSampler(module.cfg.seed, "positions", first=7)
+    assert torch.equal(seen[0].integers(3, 5), expected.integers(3, 5))
+
+
 def test_validation_samples_the_same_positions_on_any_number_of_devices(arch, monkeypatch):
     module = module_of("randpe", arch)
     monkeypatch.setattr(module.decoder, "forward", lambda tokens, sampler: seen.append(sampler.key))

@@ -56,3 +56,10 @@ def test_a_factor_of_one_leaves_the_two_groups_of_older_checkpoints(arch):
         lr=1e-3,
     )
     optimizer.load_state_dict(older.state_dict())
+
+
+def test_rates_rise_stay_and_fall():
+    rates = [
+        rate(step, dataclasses.replace(OPTIM, final_lr=0.2)) for step in (0, 9, 10, 50, 75, 100)
+    ]
+    assert rates == pytest.approx([1 / 11, 10 / 11, 1, 1, 0.6, 0.2])
