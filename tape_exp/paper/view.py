@@ -90,7 +90,8 @@ class View:
         each = spec.get("each", {})
         lists = [self._values(v, spec.get("where", [])) for v in each.values()]
         lengths = self.artifact.paper.get("lengths") if "paper" in spec else None
-        if lengths and len(each) == 1 and isinstance(next(iter(each.values())), str):
+        by_key = lists != [[None]] and len(each) == 1 and isinstance(next(iter(each.values())), str)
+        if lengths and by_key:
             (name,) = each
             pairs = itertools.zip_longest(reversed(lists[0]), reversed(lengths))
             for ours, theirs in reversed([*pairs]):

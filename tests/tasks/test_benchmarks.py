@@ -39,7 +39,7 @@ def silent(items, description):
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    made = Benchmarks(ARCH, 0, ("mmlu", "arc_challenge", "arc_easy"), Tokenization("byte"), 512)
+    made = Benchmarks(ARCH, 0, ("mmlu", "arc_challenge", "arc_easy"), Tokenization("byte"), 1024)
     made.placed_in(Surroundings(cache=tmp_path_factory.mktemp("cache")))
     made.prepare_data()
     return made
