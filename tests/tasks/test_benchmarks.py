@@ -65,7 +65,7 @@ def knowing(task, wrong: str = "none"):
             whole = task.tokenizer.decode(ids)
             asked, _, rest = whole.partition("Answer:")
             asked = asked.removeprefix("Question: ").split("\n\n")[-1].strip()
-            options = tuple(line[3:] for line in asked.split("\n")[1:])
+            options = tuple(line[3:] for line in asked.split("\n") if line[1:3] == ". ")
             told = (
                 answers.get((asked.split("\n")[0], options))
                 if options
@@ -109,7 +109,8 @@ def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
     )
     assert found.metrics["builtin_benchmarks/mmlu_humanities"] == 100
     assert set(rows["arc_easy"]) >= {"acc", "acc_stderr", "acc_norm", "acc_norm_stderr"}
-    assert found.metrics["builtin_benchmarks/arc_easy"] == rows["arc_easy"]["acc_norm"]
+    of_table = pytest.approx(rows["arc_easy"]["acc_norm"], abs=1e-3)
+    assert found.metrics["builtin_benchmarks/arc_easy"] == of_table
 
 
 def test_a_limit_is_of_documents_a_task(task):
