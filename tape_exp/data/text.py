@@ -18,7 +18,6 @@ from tape_exp.data.hub import hub, reach, reason
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
-SPLITS = ("train", "validation", "test")
 FORMATS = (".jsonl", ".json", ".parquet", ".txt", ".py")
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 LONGEST = 4 << 20  # characters of a document of a .txt, which is cut at a line end

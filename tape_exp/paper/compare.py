@@ -11,7 +11,7 @@ import yaml
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import Record, merged, read_records, records_of_runs, warn
+from tape_exp.paper.records import PLACES, Record, merged, read_records, records_of_runs, warn
 from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
@@ -21,8 +21,6 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name
 
-# overrides that say where a run is, not what it computes
-PLACES = ("runs=", "cache=", "trainer", "logger")
 ENDS = ("_stderr", "_low", "_high")
 
 

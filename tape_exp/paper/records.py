@@ -24,7 +24,7 @@ from tape_exp.settings import folders, plugins
 Record = dict[str, Any]
 
 GROUPS = ("model", "task", "peft")
-PLACES = ("scale", "seed", "trainer", "logger", "runs", "cache")  # not what a run computes
+PLACES = ("trainer", "logger", "runs", "cache")  # keys of where a run is, not what it computes
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
@@ -161,8 +161,9 @@ def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
     """Whether the words of a record set a key besides those asked for and those that say where
     and how fast it ran: it is a run of another experiment.
     """
+    known = {"scale", "seed", *asked}
     words = (word.partition("=")[0] for word in record.get("words", ()))
-    return any(key not in asked and not key.startswith(PLACES) for key in words)
+    return any(key not in known and not key.startswith(PLACES) for key in words)
 
 
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:

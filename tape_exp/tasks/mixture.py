@@ -1,5 +1,6 @@
 """Pre-training on text mixed with questions and answers, from which a model learns to look up."""
 
+import itertools
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,6 +45,8 @@ class Mixture(Pretrain):
         answer_weight: of a token of an answer in the mean of the loss, where one of text has 1.
     """
 
+    reports_perplexity = False
+
     def __init__(
         self, rows: Mapping[str, Natural], answer_weight: Positive = 1.0, **settings: Any
     ) -> None:
@@ -54,8 +57,6 @@ class Mixture(Pretrain):
             raise ConfigError(f"task.rows={dict(rows)} must begin with some rows of text.")
         self.turn = [kind for kind, count in rows.items() for _ in range(count)]
         self.texts, self.answer_weight = rows["text"], answer_weight
-
-    reports_perplexity = False
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Rows ``first`` … of the endless stream: text, then questions, in turn."""
@@ -78,10 +79,10 @@ class Mixture(Pretrain):
 
     def _mixed(self, text: Batch, stream: str, seed: int, rows: range) -> Batch:
         """The rows of a stream: blocks of text in their places, and questions."""
-        T = self.train_length
-        inputs = torch.zeros(len(rows), T, dtype=torch.long)
-        labels, weights = torch.full_like(inputs, IGNORE), torch.zeros(len(rows), T)
-        blocks = iter(zip(text["inputs"], text["labels"], strict=True))
+        inputs = torch.zeros(len(rows), self.train_length, dtype=torch.long)
+        labels, weights = torch.full_like(inputs, IGNORE), torch.zeros(inputs.shape)
+        # A validation split of fewer blocks than a turn has is repeated.
+        blocks = itertools.cycle(zip(text["inputs"], text["labels"], strict=True))
         for place, row in enumerate(rows):
             kind = self.turn[row % len(self.turn)]
             if kind == "text":

@@ -179,23 +179,21 @@ def test_benchmarks_score_as_under_hflm(decoder, tokenizer, tmp_path):
 
 
 TEXTS = ["a word of the longer context, " * 9, "seven words", "What is a question of words?"]
-ROLLING = """task: rolling
-dataset_path: json
+ON_TEXTS = """dataset_path: json
 dataset_kwargs: {data_files: {test: data.jsonl}}
 test_split: test
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{text}}"
-metric_list: [{metric: word_perplexity}, {metric: byte_perplexity}, {metric: bits_per_byte}]
 """
-LAST_WORD = """task: last_word
-dataset_path: json
-dataset_kwargs: {data_files: {test: data.jsonl}}
-test_split: test
-output_type: loglikelihood
-doc_to_text: "{{text.rsplit(' ', 1)[0]}}"
-doc_to_target: "{{' ' + text.rsplit(' ', 1)[1]}}"
-metric_list: [{metric: perplexity}, {metric: acc}]
+ROLLING = f"""task: rolling
+{ON_TEXTS}output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{{{text}}}}"
+metric_list: [{{metric: word_perplexity}}, {{metric: byte_perplexity}}, {{metric: bits_per_byte}}]
+"""
+LAST_WORD = f"""task: last_word
+{ON_TEXTS}output_type: loglikelihood
+doc_to_text: "{{{{text.rsplit(' ', 1)[0]}}}}"
+doc_to_target: "{{{{' ' + text.rsplit(' ', 1)[1]}}}}"
+metric_list: [{{metric: perplexity}}, {{metric: acc}}]
 """
 
 

@@ -54,6 +54,12 @@ def test_row_k_is_a_function_of_the_seed_and_k(text_folder):
     assert not set(answers_of(task, task.validation_batches()[0])) >= set(answers_of(task, whole))
 
 
+def test_a_short_validation_split_is_repeated(text_folder):
+    (batch,) = prepared(text_folder, "task.validation_rows=1").validation_batches()
+    assert torch.equal(batch["inputs"][0], batch["inputs"][1])
+    assert len(batch["inputs"]) == 6
+
+
 def test_the_loss_is_the_weighted_mean(text_folder):
     batch = prepared(text_folder).train_batch(0, 6)
     logits = torch.randn(*batch["labels"].shape, 600, requires_grad=True)
