@@ -187,7 +187,7 @@ def on_text(folder: Path, task: str = "c4") -> list[str]:
             "task.validation_rows=4",
             *(f"task.tests.{name}.path={folder}" for name in node.tests),
         ]
-    if "rows" in node and task == "extend":
+    if "answer_weight" in node:
         words += ["task.rows.passkey=0", "task.rows.fact=0"]
     if "validation" in node:
         words.append(f"task.validation.path={folder}")

@@ -138,8 +138,8 @@ def test_sliding_perplexity_is_that_of_one_window_at_a_time(name, mode, text_fol
 
 @pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
 def test_the_sliding_tasks_have_the_papers_protocol(task):
-    """1k … 8k, a window every 256 tokens, all of its tokens scored; at each scale up to beyond the
-    trained length.
+    """1k … 8k, a window every 256 tokens, all of its tokens scored; at each scale up to twice the
+    length of the base that task=extend begins from.
     """
     windows = build(compose_config([f"task={task}", "scale=paper"]).task, "task", seed=0).windows
     assert (list(windows.lengths), windows.stride, windows.score) == (
@@ -150,7 +150,9 @@ def test_the_sliding_tasks_have_the_papers_protocol(task):
     for scale in ("smoke", "small"):
         made = build(compose_config([f"task={task}", f"scale={scale}"]).task, "task", seed=0)
         assert made.windows.score == "all"
-        assert made.windows.lengths[-1] == made.arch.max_length == 2 * made.train_length
+        base = compose_config(["task=extend", f"scale={scale}"]).task.init_from
+        trained = compose_config([f"task={base}", f"scale={scale}"]).task.train_length
+        assert made.windows.lengths[-1] == made.arch.max_length == 2 * trained
     assert compose_config([f"task={task}"]).task.text.name == task.removesuffix("_sliding")
 
 
