@@ -17,7 +17,6 @@ COMMANDS = {  # the module that a command runs, and what it does
     "check": ("tape_exp.check", "test an encoding of your own on what every one must do"),
     "report": ("tape_exp.report", "a site of all tables, figures and runs"),
     "export": ("tape_exp.export", "write a run as a model that transformers loads"),
-    "score": ("tape_exp.tasks.scrolls", "score a file of SCROLLS predictions"),
     "tune": ("tape_exp.tune", "search keys with equal budgets for some models"),
     "theory": ("tape_exp.theory", "run theorem 1 and the propositions of TAPE's paper"),
 }
@@ -43,8 +42,7 @@ def main() -> int:
     elif name not in COMMANDS:
         raise ConfigError(f"{name}{did_you_mean(name, COMMANDS)} `tape-exp --help` lists all.")
     else:
-        extra = {"score": ["score", *words], "plan": [*words, "debug=plan"]}
-        sys.argv[1:] = extra.get(name, words)
+        sys.argv[1:] = [*words, "debug=plan"] if name == "plan" else words
         runpy.run_module(COMMANDS[name][0], run_name="__main__", alter_sys=True)
     return 0
 

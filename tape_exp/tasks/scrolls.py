@@ -1,14 +1,8 @@
-"""SCROLLS (section 4.2): fine-tune on a data set, generate answers and score them.
+"""SCROLLS (section 4.2): fine-tune on a data set, generate answers and score them."""
 
-``python -m tape_exp.tasks.scrolls score predictions.json --dataset quality [--references
-FILE|FOLDER] [--split validation]`` scores predictions made elsewhere.
-"""
-
-import argparse
 import hashlib
 import json
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,14 +15,11 @@ from tape_exp.data.scrolls import Example
 from tape_exp.data.scrolls_metrics import DATASETS, score
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import gather, rank_and_world, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate, sharded
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.commands import command
-from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.files import read_json
+from tape_exp.settings.errors import one_of
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, epoch_samples
 from tape_exp.tasks.text import TextTask
@@ -222,66 +213,3 @@ class Predictions:
             cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
             with self.path.open("a") as file:
                 file.write("\n" * cut + "".join(f"{json.dumps(row)}\n" for row in rows))
-
-
-def read_references(path: Path, dataset: str, split: str) -> dict[str, list[str]]:
-    """The references of each id, from a file in the benchmark's schema, or a folder as in
-    :func:`tape_exp.data.scrolls.read`.
-
-    Raises:
-        ConfigError: no such file, or a line that is not JSON or not in the schema.
-    """
-    references: dict[str, list[str]] = {}
-    if not path.exists():
-        raise ConfigError(f"--references={path} is neither a file nor a folder.")
-    for number, row in enumerate(scrolls.rows(dataset, split, "local", str(path)), 1):
-        try:
-            references.setdefault(row["id"], []).append(row["output"] + "")
-        except (KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path}, row {number} of {split}, needs the strings id and output. The benchmark "
-                "does not publish those of its test split."
-            ) from error
-    return references
-
-
-@command
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; mistakes are told before anything is written."""
-    parser = argparse.ArgumentParser(prog="tape-exp score", description="The SCROLLS benchmark.")
-    add = parser.add_subparsers(dest="command", required=True).add_parser(
-        "score",
-        help="score predictions as the benchmark does",
-        description="Score a file of predictions against the references of a set of SCROLLS, as "
-        "the benchmark does, and print each metric with its interval.",
-    )
-    add.add_argument("predictions", type=Path, help="a JSON object, id -> prediction")
-    add.add_argument("--dataset", required=True, help=", ".join(DATASETS))
-    where = "a file, or a folder (default: %(default)s)"
-    add.add_argument("--references", type=Path, default=Path("data/scrolls"), help=where)
-    whose = "whose file is taken from a folder (default: %(default)s)"
-    add.add_argument("--split", default="validation", help=whose)
-    add.add_argument("--out", type=Path, help="a file for the score of every example, JSON")
-    given = parser.parse_args(arguments)
-    one_of("--dataset", given.dataset, DATASETS)
-    references = read_references(given.references, given.dataset, given.split)
-    predictions = read_json(given.predictions)
-    if not isinstance(predictions, dict):
-        raise ConfigError(f'{given.predictions} must be an object, {{"<id>": "<prediction>", …}}.')
-    scores = score(given.dataset, predictions, references)
-    if given.out is not None:
-        if given.out.exists():
-            raise ConfigError(f"--out={given.out} is there already; name another file.")
-        content = {"dataset": given.dataset, "scores": scores.values}
-        content |= {"intervals": scores.intervals, "examples": scores.per_example}
-        write_atomically(given.out, json.dumps(content, indent=1) + "\n")
-    number = len(scores.per_example)
-    print(f"{given.dataset}: {number} examples, percent with the bootstrap's 95 % interval")
-    for name, value in scores.values.items():
-        low, high = scores.intervals[name]
-        print(f"{name:20} {value:6.2f}  [{low:.2f}, {high:.2f}]")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
