@@ -1,12 +1,10 @@
 """The seven SCROLLS sets: read in one schema, and cut to prompts and answers of a given length."""
 
 import json
-import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +16,6 @@ from tape_exp.data.text import lines
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.settings.errors import ConfigError
 
-log = logging.getLogger("tape_exp")
 ELSEWHERE = (
     "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, "
     "or the hub's zips); scale.text=builtin needs no files."
@@ -52,8 +49,7 @@ class Example:
     id: str
     question: str | None  # of quality with its four options; None: the set has none
     document: str
-    # In the order of the file; empty in the test split, whose answers the benchmark keeps.
-    references: list[str]
+    references: list[str]  # in the order of the file
 
     @property
     def closing(self) -> str:
@@ -70,7 +66,7 @@ def read(
     revision: str = "main",
 ) -> list[Example]:
     """The examples of a split in the order of their first rows. Examples of one document share its
-    string. Rows that are not what they should be are left out, and a warning says how many.
+    string.
 
     Args:
         source: ``hub`` (a zip a set, streamed), ``local`` (files under ``path``) or ``builtin``
@@ -79,75 +75,41 @@ def read(
             .gz, or ``<dataset>.zip``; or a file of rows.
 
     Raises:
-        ConfigError: no files, no network, a damaged file, no example.
+        ConfigError: no files, no network, a damaged file.
     """
-    examples: dict[str, Example] = {}
-    documents: dict[str, str] = {}
-    skipped: list[str] = []
-    for number, row in enumerate(rows(dataset, split, source, path, repository, revision), 1):
-        try:
-            example = _example(dataset, split, row)
-        except ValueError as error:
-            skipped.append(f"row {number} {error}")
-            continue
-        if (first := examples.setdefault(example.id, example)) is not example:
-            first.references.extend(example.references)
-        example.document = documents.setdefault(example.document, example.document)
-    if skipped:
-        told = f"{len(skipped)} rows are skipped; {skipped[0]}"
-        log.warning("SCROLLS %s, %s: %s.", dataset, split, told)
-    if not examples:
-        raise ConfigError(f"SCROLLS {dataset}: its split {split} holds no example. {ELSEWHERE}")
-    return list(examples.values())
-
-
-def _example(dataset: str, split: str, row: Any) -> Example:
-    """The example of a row. Raises ValueError, which says what is wrong with it."""
-    if not isinstance(row, dict):
-        raise ValueError("is no JSON object")
-    fields: dict[str, str] = {}
-    for key in ("id", "input", "output"):
-        value, free = row.get(key), split == "test" and key == "output" in row
-        value = "" if value is None and free else value
-        if not isinstance(value, str) or not (value.strip() or free):
-            raise ValueError(f"has no text in its field {key!r} (it has: {', '.join(row)})")
-        # A lone surrogate is not text; what cannot be written as UTF-8 is replaced.
-        fields[key] = value.encode("utf-8", "replace").decode().strip()
-    question, document = None, fields["input"]
-    if "{question}" in DATASETS[dataset][0]:
-        match = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
-        if match is None:
-            raise ValueError("has no blank line after its question")
-        question, document = match[0].strip(), document[match.end() :]
-    references = [fields["output"]] if fields["output"] else []
-    return Example(dataset, fields["id"], question, document, references)
-
-
-def rows(
-    dataset: str,
-    split: str,
-    source: str,
-    path: str | None = None,
-    repository: str = "",
-    revision: str = "",
-) -> Iterator[Any]:
-    """Every row of a split in the benchmark's schema ``id, pid, input, output``; None: no JSON."""
     if source == "builtin":
-        yield from builtin.scrolls_rows(dataset, split)
-        return
+        return _examples(dataset, builtin.scrolls_rows(dataset, split))
     zipped = f"hf://datasets/{repository}@{revision}/{dataset}.zip"
     url = _local(dataset, split, path) if source == "local" else zipped
     if url.endswith(".zip"):
         url = f"zip://{dataset}/{split}.jsonl::{url}"
     try:
-        for line in filter(str.strip, lines(url)):
-            try:
-                yield json.loads(line)
-            except ValueError:
-                yield None
+        return _examples(dataset, map(json.loads, filter(str.strip, lines(url))))
     except Exception as error:  # whatever a codec raises on broken content
-        why = f"{reason(error)} {ELSEWHERE}" if source == "hub" else f"{error}. Fetch it again."
+        why = f"{reason(error)} {ELSEWHERE}" if source == "hub" else f"{error!r}. Fetch it again."
         raise ConfigError(f"SCROLLS {dataset}: {url} cannot be read: {why}") from error
+
+
+def _examples(dataset: str, rows: Iterable[dict[str, str]]) -> list[Example]:
+    """Of rows in the benchmark's schema ``id, pid, input, output``, a reference each."""
+    examples: dict[str, Example] = {}
+    documents: dict[str, str] = {}
+    asks = "{question}" in DATASETS[dataset][0]
+    for row in rows:
+        # A lone surrogate is not text; what cannot be written as UTF-8 is replaced.
+        id_, text, reference = (
+            row[key].encode("utf-8", "replace").decode().strip()
+            for key in ("id", "input", "output")
+        )
+        if id_ not in examples:
+            end = (WITH_OPTIONS if dataset == "quality" else ASKED).match(text) if asks else None
+            if asks and end is None:
+                raise ValueError(f"{id_} has no blank line after its question")
+            question, document = (end[0].strip(), text[end.end() :]) if end else (None, text)
+            document = documents.setdefault(document, document)
+            examples[id_] = Example(dataset, id_, question, document, [])
+        examples[id_].references.append(reference)
+    return list(examples.values())
 
 
 def _local(dataset: str, split: str, path: str | None) -> str:

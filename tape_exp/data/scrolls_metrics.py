@@ -14,66 +14,35 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 
-from tape_exp.settings.errors import ConfigError, one_of
-
 SCORER = RougeScorer(["rouge1", "rouge2", "rougeL"])
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What :func:`score` returns."""
-
-    # The dataset's score first: exact_match, f1, or rouge/geometric_mean before rouge/1, …/2, …/L.
-    values: dict[str, float]
-    intervals: dict[str, tuple[float, float]]  # 95 % of the bootstrap, of each value
-    per_example: list[dict[str, Any]]  # {id, prediction, references, scores}
+Scores = dict[str, float]
 
 
 def score(
     dataset: str, predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]
-) -> Scores:
+) -> tuple[dict[str, tuple[float, float, float]], dict[str, Scores]]:
     """Score one prediction for each example. The numbers do not depend on the order of examples or
     references.
 
     Returns:
-        Scores, whose examples are in the order of ``references``.
-
-    Raises:
-        ConfigError: unknown dataset, ids that only one side has, a prediction that is not a string,
-            nothing to score.
+        Each value with its 95 % interval by bootstrap, the dataset's score first (``exact_match``,
+        ``f1``, or ``rouge/geometric_mean`` before ``rouge/1`` …), and the values of each example.
     """
-    one_of("dataset", dataset, DATASETS)
-    if not references or not all(references.values()):
-        raise ConfigError("there are no references, or an example has none.")
-    for what, ids in (
-        ("predictions are missing for", references.keys() - predictions.keys()),
-        ("predictions have no reference for", predictions.keys() - references.keys()),
-        ("predictions are no text of", {k for k, p in predictions.items() if type(p) is not str}),
-    ):
-        if ids:
-            told = ", ".join(sorted(ids)[:3])
-            raise ConfigError(f"{what} {len(ids)} ids, as {told}; each of the split needs one.")
-    examples = {key: DATASETS[dataset](predictions[key], references[key]) for key in references}
+    examples = {id_: DATASETS[dataset](predictions[id_], references[id_]) for id_ in references}
     names = list(next(iter(examples.values())))
-    values_NK = np.array([list(examples[key].values()) for key in sorted(examples)])
+    values_NK = np.array([list(examples[id_].values()) for id_ in sorted(examples)])
     means_RK = np.vstack([values_NK.mean(0), bootstrap_means(values_NK)])
     if DATASETS[dataset] is rouge:
         names = ["rouge/geometric_mean", *names]
         means_RK = np.column_stack([np.cbrt(means_RK.prod(1)), means_RK])
-    low_K, high_K = np.percentile(means_RK[1:], (2.5, 97.5), axis=0).tolist()
-    rows = [
-        {"id": key, "prediction": predictions[key], "references": [*wanted], "scores": scores}
-        for (key, wanted), scores in zip(references.items(), examples.values(), strict=True)
-    ]
-    intervals = dict(zip(names, zip(low_K, high_K, strict=True), strict=True))
-    return Scores(dict(zip(names, means_RK[0].tolist(), strict=True)), intervals, rows)
+    low_K, high_K = np.percentile(means_RK[1:], (2.5, 97.5), axis=0)
+    bounds_K3 = np.column_stack([means_RK[0], low_K, high_K]).tolist()
+    return dict(zip(names, map(tuple, bounds_K3), strict=True)), examples
 
 
 def normalise(text: str) -> str:
@@ -81,12 +50,12 @@ def normalise(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, references: Sequence[str]) -> dict[str, float]:
+def exact_match(prediction: str, references: Sequence[str]) -> Scores:
     """100 if the prediction is a reference, both normalised, by which ``the`` becomes empty."""
     return {"exact_match": 100.0 * (normalise(prediction) in map(normalise, references))}
 
 
-def f1(prediction: str, references: Sequence[str]) -> dict[str, float]:
+def f1(prediction: str, references: Sequence[str]) -> Scores:
     """F-measure of the shared normalised words, each counted as often as both have it.
 
     0 where none is shared, also where both are empty: the convention of SQuAD 1.1, which the
@@ -99,7 +68,7 @@ def f1(prediction: str, references: Sequence[str]) -> dict[str, float]:
     return {"f1": max(100.0 * s / t for s, t in zip(shared, totals, strict=True))}
 
 
-def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
+def rouge(prediction: str, references: Sequence[str]) -> Scores:
     """ROUGE-1, ROUGE-2 and ROUGE-L."""
     scores = SCORER.score_multi(references, prediction)
     return {f"rouge/{name}": 100.0 * scores[f"rouge{name}"].fmeasure for name in "12L"}
@@ -117,10 +86,9 @@ DATASETS = {
 """The metric of each dataset."""
 
 
-def bootstrap_means(values_NK: np.ndarray, resamples: int = 1000, seed: int = 0) -> np.ndarray:
+def bootstrap_means(values_NK: np.ndarray, resamples: int = 1000) -> np.ndarray:
     """Means (resamples, K) over examples drawn anew with replacement, whole rows at a time."""
-    generator, n = np.random.default_rng(seed), len(values_NK)
-    chances = np.full(n, 1 / n)
+    generator, n = np.random.default_rng(0), len(values_NK)
     # One by one: all at once would take 80 MB for 10,000 examples.
-    draws = (generator.multinomial(n, chances) for _ in range(resamples))
+    draws = (generator.multinomial(n, np.full(n, 1 / n)) for _ in range(resamples))
     return np.array([draw @ values_NK for draw in draws]) / n

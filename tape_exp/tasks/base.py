@@ -52,14 +52,12 @@ class Surroundings:
         checkpoint: the weights that the run begins from, if it does.
         workers: processes that prepare data.
         overfit: ``debug=overfit``, every step sees the samples of step 0.
-        folder: of the run, for what an evaluation keeps while it is under way.
     """
 
     cache: Path = Path("cache")
     checkpoint: Path | None = None
     workers: int = 0
     overfit: bool = False
-    folder: Path | None = None
 
 
 class Task(LightningDataModule, ABC):
@@ -196,9 +194,6 @@ class Task(LightningDataModule, ABC):
         evaluation = self.summarise(scores)
         evaluation.tables["samples"] = [row for process in gather(shown) for row in process]
         return evaluation
-
-    def forget(self) -> None:
-        """Remove what an evaluation that was cut off has kept: the weights are trained anew."""
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """What :meth:`summarise` needs of each row (B, …) of a test batch."""

@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +12,9 @@ from tape_exp.data.scrolls import Example
 from tape_exp.data.scrolls_metrics import DATASETS, score
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.machine.processes import gather, rank_and_world, share
+from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.generation import generate, sharded
+from tape_exp.models.generation import generate
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.schema import Arch, Count, Optim
@@ -30,8 +27,7 @@ class Scrolls(TextTask):
 
     A row is BOS, the document cut so that all fits, the question and a closing instruction, whole,
     and the answer with EOS; the loss is on the answer. Every reference of a training question is a
-    row of its own. Finished predictions are appended to ``artifacts/predictions.jsonl`` and not
-    made again when a killed evaluation is started anew.
+    row of its own.
 
     Metrics, in percent: ``<dataset>/<value>`` of :mod:`tape_exp.data.scrolls_metrics`, with
     ``…_low`` and ``…_high`` of its 95 % interval; of the generated sets ``builtin_<dataset>/…``.
@@ -118,56 +114,35 @@ class Scrolls(TextTask):
         return digest.hexdigest()[:16]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """Generate missing predictions, the longest prompts first; score; list all in a table."""
+        """Answer every question, the longest prompts first, and score; the answers in a table."""
         cut = (self.tokenizer, self.max_length, self.reserved)
         prompts = {e.id: scrolls.prompt(e, *cut) for e in self.validation}
         order = sorted(prompts, key=lambda id_: (-len(prompts[id_]), id_))
-        batches = _batched(order, self.rows_per_batch)[:limit]
-        kept = Predictions(self.surroundings.folder)
-        numbered = share(list(enumerate(batches)))
-        for (number, ids), counts in progress(numbered, f"answering {self.dataset}"):
-            missing = [id_ for id_ in ids if id_ not in kept.texts] if counts else []
-            if not missing and not sharded(model.decoder):
-                continue
-            rows = generate(  # all rows of a batch, which share padding and random positions
+        batches = list(enumerate(_batched(order, self.rows_per_batch)))[:limit]
+        own: dict[str, str] = {}
+        for (number, ids), _ in progress(share(batches), f"answering {self.dataset}"):
+            rows = generate(
                 model.decoder,
                 [prompts[id_] for id_ in ids],
                 self.new_tokens,
                 self.stop_tokens,
                 sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
             )
-            given = {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
-            kept.add({id_: given[id_] for id_ in missing})
-        predictions = {id_: text for part in gather(kept.texts) for id_, text in part.items()}
-        asked = {id_ for batch in batches for id_ in batch}
-        examples = [e for e in self.validation if e.id in asked]
-        scores = score(
-            self.dataset,
-            {e.id: predictions[e.id] for e in examples},
-            {e.id: e.references for e in examples},
-        )
+            own |= {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
+        answers = {id_: text for part in gather(own) for id_, text in part.items()}
+        asked = {e.id: e for e in self.validation if e.id in answers}
+        values, of_each = score(self.dataset, answers, {k: e.references for k, e in asked.items()})
         metrics: dict[str, float] = {}
-        for name, value in scores.values.items():
+        for name, (value, low, high) in values.items():
             key = f"{Text(self.dataset, self.source).label}/{name}"
-            low, high = scores.intervals[name]
             metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
-        table = [
-            {
-                "id": e.id,
-                "question": e.question or "",
-                "references": " | ".join(e.references),
-                "prediction": row["prediction"],
-                **row["scores"],
-            }
-            for e, row in zip(examples, scores.per_example, strict=True)
-        ]
+        table = []
+        for id_, example in asked.items():
+            row = {"id": id_, "question": example.question or ""}
+            row |= {"references": " | ".join(example.references), "prediction": answers[id_]}
+            table.append(row | of_each[id_])
         short = [{k: v[:600] if isinstance(v, str) else v for k, v in r.items()} for r in table[:3]]
         return Evaluation(metrics, tables={"predictions": table}, samples=short)
-
-    def forget(self) -> None:
-        """Remove the answers: those of other weights would be scored as of these."""
-        for path in Predictions.files(self.surroundings.folder):
-            path.unlink(missing_ok=True)
 
     def _row(self, example: Example, reference: int) -> Batch:
         cut = (self.max_length, self.answer_limit, reference)
@@ -180,36 +155,3 @@ def _batched(items: list[Any], size: int) -> list[list[Any]]:
 
 def _stacked(rows: list[Batch]) -> Batch:
     return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
-
-
-class Predictions:
-    """Predictions by id, kept in a folder in files that grow by lines and survive the process.
-
-    Each of several processes appends to a file of its own and reads all. A line that is damaged, or
-    was cut short when its process was killed, counts as not written.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self.texts: dict[str, str] = {}
-        rank, _ = rank_and_world()
-        name = f"predictions-{rank}.jsonl" if rank else "predictions.jsonl"
-        self.path = folder / name if folder else None
-        for file in self.files(folder):
-            for line in filter(str.isascii, file.read_text(errors="replace").splitlines()):
-                with suppress(ValueError, KeyError, TypeError):
-                    row = json.loads(line)
-                    self.texts[row["id"]] = row["prediction"] + ""
-
-    @staticmethod
-    def files(folder: Path | None) -> Iterable[Path]:
-        """Those of all processes."""
-        return sorted(folder.glob("predictions*.jsonl")) if folder else []
-
-    def add(self, texts: dict[str, str]) -> None:
-        """Keep more predictions."""
-        self.texts |= texts
-        if self.path is not None:
-            rows = ({"id": id_, "prediction": text} for id_, text in texts.items())
-            cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
-            with self.path.open("a") as file:
-                file.write("\n" * cut + "".join(f"{json.dumps(row)}\n" for row in rows))

@@ -63,7 +63,7 @@ def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -
             f"trainer.accelerator=gpu with trainer.devices={devices}: torch sees {present} GPUs "
             "here; trainer=cpu needs none."
         )
-    task = make_task(cfg, directory.artifacts)
+    task = make_task(cfg)
     accumulate = micro_batches(cfg, task)
     adaptation = make_adaptation(cfg, task)
     task.prepare_data()  # which may set the size of the vocabulary

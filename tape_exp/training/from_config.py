@@ -60,11 +60,11 @@ def check_parts(cfg: DictConfig) -> None:
             kind.position(task.arch)
 
 
-def make_task(cfg: DictConfig, folder: Path | None = None) -> Task:
-    """The task, with the checkpoint that its run begins from and the run's ``folder``."""
+def make_task(cfg: DictConfig) -> Task:
+    """The task, with the checkpoint that its run begins from."""
     task, spec = build_task(cfg), init_checkpoint(cfg)
     checkpoint = find(spec, cfg) if spec else None
-    task.surroundings = replace(task.surroundings, checkpoint=checkpoint, folder=folder)
+    task.surroundings = replace(task.surroundings, checkpoint=checkpoint)
     return task
 
 

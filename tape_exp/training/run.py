@@ -97,8 +97,6 @@ def train_and_evaluate(
     trainer = make_trainer(run, [*reports, watch, saving, *further])
 
     if task.trains:
-        if step < task.optim.max_steps:
-            task.forget()
         train(run, trainer, module, saving, checkpoint)
     elif start is None:
         log.info("No checkpoint= is given, so that an untrained model is evaluated.")

@@ -4,7 +4,6 @@ of their document.
 
 import gzip
 import json
-import logging
 import re
 import zipfile
 from dataclasses import replace
@@ -112,10 +111,7 @@ def test_rows_of_one_id_are_references_of_one_example(tmp_path):
     ["\n\n(A) x\n(B) y\n(C) z\n(D) w\n\n", "\n\n (A) x\n\n (B) y\n\n (C) z\n\n (D) w\n\n\n"],
 )
 def test_options_of_quality_belong_to_its_question(options, tmp_path):
-    write(
-        tmp_path / "train.jsonl",
-        [row(1, f"Which?{options}A story\n\n(A) tale", "x"), row(2, "Which?\n\nNo options", "x")],
-    )
+    write(tmp_path / "train.jsonl", [row(1, f"Which?{options}A story\n\n(A) tale", "x")])
     (example,) = read("quality", "train", "local", str(tmp_path))
     assert (example.question, example.document) == (
         f"Which?{options}".strip(),
@@ -132,33 +128,14 @@ def test_every_layout_gives_the_same_examples(name, tmp_path):
     assert read("qasper", "train", "local", str(tmp_path)) == read("qasper", "train")
 
 
-def test_wrong_rows_are_named_skipped_and_counted(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
-    good = row(1, "Why?\n\nA document", "so")
-    missing = {key: value for key, value in good.items() if key != "output"}
-    rows = [
-        good,
-        '{"id": "cut',
-        "",
-        missing,
-        ["list"],
-        row(2, "no blank line", "so"),
-        row(3, "Why?\n\nOne \ud800", "so"),
-    ]
-    write(tmp_path / "train.jsonl", rows)
-    with caplog.at_level(logging.WARNING, "tape_exp"):
-        found = read("qasper", "train", "local", str(tmp_path))
-    assert [e.id for e in found] == ["e1", "e3"]
-    assert found[1].document == "One ?"  # a lone surrogate cannot be tokenised
-    assert "SCROLLS qasper, train: 4 rows are skipped; row 2 is no JSON object" in caplog.text
-
-
-def test_only_the_test_split_may_lack_answers(tmp_path):
-    for split in ("train", "test"):
-        write(tmp_path / f"{split}.jsonl", [row(1, "Why?\n\nA document", None)])
-    assert read("qasper", "test", "local", str(tmp_path))[0].references == []
-    with pytest.raises(ConfigError, match="its split train holds no example"):
-        read("qasper", "train", "local", str(tmp_path))
+def test_a_wrong_row_names_its_file(tmp_path):
+    write(tmp_path / "train.jsonl", [row(3, "Why?\n\nOne \ud800", "so")])
+    (example,) = read("qasper", "train", "local", str(tmp_path))
+    assert example.document == "One ?"  # a lone surrogate cannot be tokenised
+    for wrong, told in ((row(2, "none", "so"), "e2 has no blank line"), ({"id": "e1"}, "input")):
+        write(tmp_path / "train.jsonl", [wrong])
+        with pytest.raises(ConfigError, match=rf"train\.jsonl cannot be read: .*{told}"):
+            read("qasper", "train", "local", str(tmp_path))
 
 
 def test_wrong_settings_say_what_to_do(tmp_path):
