@@ -1,13 +1,11 @@
-"""Attention: causal softmax attention that also averages what positions carry, and what may be
-added to its logits.
+"""Causal softmax attention, which also averages what positions carry.
 
-:func:`attend` computes it by one of the :data:`BACKENDS`, of which ``explicit`` is the reference
-for all others. :class:`Scores` is what the probabilities are made of; a bias is one of
-:class:`ByDistance`, :class:`ByKey`, :class:`ByPosition` and :class:`Dense`.
+:func:`attend` computes it by one of :data:`BACKENDS`; ``explicit`` is the reference of the others.
+:class:`Scores` is what the probabilities are made of.
 
-Shape suffixes: B batch, T query tokens, S key tokens (S >= T: earlier ones come from a cache), H
-query heads, K heads of keys and values (K divides H), D head dimension, C width of what is carried,
-N distances.
+Shape suffixes: B batch, T queries, S keys (S >= T: earlier ones come from a cache), H heads of
+queries, K heads of keys and values (K divides H), D head dimension, C width of what is carried, N
+distances.
 """
 
 import functools
@@ -33,23 +31,23 @@ from tape_exp.settings.errors import ConfigError
 log = logging.getLogger("tape_exp")
 
 ROWS = 128  # queries whose probabilities a CPU holds at once
-CPU_SDPA_FROM = 64  # tokens from which on torch's fused kernel pays off on a CPU
+CPU_SDPA_FROM = 64  # tokens from which torch's fused kernel pays off on a CPU
 # On an H200, 16 rows of 2048 tokens and 12 heads: 10.7 ms with a bias in memory, forward and
 # backward, and 40 ms with FlexAttention, which adds up the gradient of a table atomically.
 DENSE_UP_TO = 4096
 GRAPHS = 64  # that one function may be compiled to in one process
-# FlexAttention's kernels hold a tile of each bias for each stage of their pipeline: with the three
-# stages that are usual, more than the shared memory of a GPU.
+# FlexAttention holds a tile of each bias for each stage of its pipeline: with the usual three
+# stages, more than the shared memory of a GPU.
 STAGES = {"num_stages": 2}
 _find_spec = functools.cache(importlib.util.find_spec)  # it looks in every folder
 
 
 @dataclass(frozen=True)
 class ByDistance:
-    """A bias that depends on the distance of query and key alone.
+    """A bias that depends only on the distance of query and key.
 
     Args:
-        at: the bias of every head at distances (N,) fp32: (H, N).
+        at: the bias of every head, (H, N), at distances (N,) fp32.
         slopes: (H,), where the bias is -slope · distance, which flash-attn computes itself.
     """
 
@@ -59,13 +57,11 @@ class ByDistance:
 
 @dataclass(frozen=True)
 class ByKey:
-    """A bias of a key, whatever the query.
+    """A bias of a key, whatever the query: (B, S, H), in fp64 where only differences within a row
+    are small.
 
-    What depends on the query alone cancels in the softmax: a sum from key to query, c_i - c_j, is
-    -c_j. Only differences within a row count; in fp64 they keep their bits where sums are large.
-
-    Args:
-        values: (B, S, H).
+    What depends only on the query cancels in the softmax: a sum from key to query, c_i - c_j, is
+    -c_j.
     """
 
     values: Tensor
@@ -73,11 +69,8 @@ class ByKey:
 
 @dataclass(frozen=True)
 class ByPosition:
-    """A bias that depends on the positions of query and key, made for some rows at a time.
-
-    Args:
-        at: the bias at positions (1 or B, T) of queries and (1 or B, S) of keys, fp32: (1 or B, H,
-            T, S). At keys after the query it is not seen.
+    """A bias that depends on the positions of query and key, made for some rows at a time: (1 or B,
+    H, T, S) at positions (1 or B, T) and (1 or B, S) fp32. Keys after the query are masked.
     """
 
     at: Callable[[Tensor, Tensor], Tensor]
@@ -85,7 +78,7 @@ class ByPosition:
 
 @dataclass(frozen=True)
 class Dense:
-    """A bias of pairs that is held in memory: it broadcasts to (B, H, T, S), in at least fp32."""
+    """A bias of pairs in memory: it broadcasts to (B, H, T, S), in at least fp32."""
 
     pairs: Tensor
 
@@ -95,20 +88,19 @@ Bias = ByDistance | ByKey | ByPosition | Dense
 
 @dataclass(frozen=True)
 class Window:
-    """A query sees the last ``size`` tokens, itself included (sliding window attention, Beltagy et
-    al., 2020), and besides the first ``sinks`` tokens of its row (attention sinks, Xiao et al.,
-    2023).
+    """A query sees the last ``size`` tokens, itself included (sliding windows, Beltagy et al.,
+    2020), and the first ``sinks`` tokens of its row (attention sinks, Xiao et al., 2023).
     """
 
     size: int
     sinks: int = 0
 
     def shows(self, distance: Tensor, key: Tensor) -> Tensor:
-        """Whether a query sees keys so far before it, which have these numbers in their row."""
+        """Whether a query sees keys at these distances that have these numbers in their row."""
         return (distance < self.size) | (key < self.sinks)
 
     def count(self, before: Tensor) -> Tensor:
-        """How many of the tokens up to itself, so many, a query sees."""
+        """How many tokens a query sees, of so many up to itself."""
         return before.clamp(max=self.size) + (before - self.size).clamp(0, self.sinks)
 
 
@@ -116,16 +108,15 @@ class Window:
 class Scores:
     """What the probabilities of one layer are made of; head-major, as kernels want it.
 
-    The logit of query t and key s is factor · (q_t·k_s / √D + biases), for s <= t + S - T.
+    The logit of query t and key s is q_t·k_s / √D + biases, for s <= t + S - T.
 
     Args:
         q, k: (B, H, T, D) and (B, K, S, D); each key head serves H / K query heads in turn.
         biases: what is added to q·k / √D.
-        positions: of the keys, (1 or B, S), for biases by distance; None: 0 … S - 1.
-        padding: (B,), how many of the first keys of each row no query sees. What queries at these
+        positions: of the keys, (1 or B, S), for biases; None: 0 … S - 1.
+        padding: (B,), how many of the first keys of each row no query sees. What queries in these
             places give is finite and means nothing.
         window: the keys that a query sees; None: all up to its own.
-        factor: (B or 1, H, T), of the logits (SSMax).
     """
 
     q: Tensor
@@ -134,26 +125,23 @@ class Scores:
     positions: Tensor | None = None
     padding: Tensor | None = None
     window: Window | None = None
-    factor: Tensor | None = None
 
     def probabilities(self, first: int = 0, last: int | None = None) -> Tensor:
-        """Those of the queries ``first`` … ``last`` - 1 over the keys that :meth:`keys` names: (B,
-        H, last - first, S'), at least fp32 whatever the dtype of q and k.
+        """Of the queries ``first`` … ``last`` - 1 over the keys up to the last one's own: (B, H,
+        last - first, S'), at least fp32 whatever the dtype of q and k.
         """
         last = self.q.shape[2] if last is None else last
         keys = slice(0, self.offset + last)
         return self.softmax(self.q[:, :, first:last], self.k[:, :, keys], first, keys)
 
     def softmax(self, q: Tensor, k: Tensor, first: int, keys: slice) -> Tensor:
-        """Those of the queries q, from ``first`` on, over the keys k, which are all they see."""
+        """Of the queries q, from ``first`` on, over the keys k, which are all they see."""
         last = first + q.shape[2]
         q, k = precise(q), repeated(precise(k), q.shape[1])
         with full_precision(q):
             logits = (q / math.sqrt(q.shape[-1])) @ k.mT
             for bias in self.biases:
                 logits = logits.add_(self.addend(bias, first, last, keys))
-            if self.factor is not None:
-                logits = logits * self.factor[:, :, first:last, None]
             # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
             hidden = ~self.visible(first, last, keys)
             return logits.add_(logits.new_zeros(()).masked_fill(hidden, float("-inf"))).softmax(-1)
@@ -164,8 +152,8 @@ class Scores:
             rows = slice(first, last) if bias.pairs.shape[2] > 1 else slice(None)
             return bias.pairs[:, :, rows, keys if bias.pairs.shape[3] > 1 else slice(None)]
         if isinstance(bias, ByKey):
-            # Less what it adds at the query's own key, which the softmax does not see: what is left
-            # is small where probabilities are not, and of sums of thousands has lost no bits.
+            # Softmax does not see what is subtracted, the bias of the query's own key: what is left
+            # is small where probabilities are not, and has kept all its bits.
             values = bias.values.transpose(1, 2)
             own = values[:, :, self.offset + first : self.offset + last, None].detach()
             return (values[:, :, None, keys] - own).to(precise(self.q[..., :0]).dtype)
@@ -203,31 +191,26 @@ class Scores:
     @property
     def slopes(self) -> Tensor | None:
         """(H,) where ALiBi's slopes are all that is added to the logits of whole rows."""
-        others = (self.positions, self.factor, self.padding)
-        alone = len(self.biases) == 1 and all(x is None for x in others)
+        alone = len(self.biases) == 1 and self.positions is None and self.padding is None
         return getattr(self.biases[0], "slopes", None) if alone else None
 
-    def without_factor(self) -> "Scores":
-        """The same with the factor in the queries and in one dense bias."""
-        if self.factor is None:
-            return self
-        T, S = self.q.shape[2], self.k.shape[2]
-        scale = self.factor[..., None]
+    def times(self, factor_BHT: Tensor) -> "Scores":
+        """The same with the logits of each query, biases included, multiplied by its factor."""
+        (T, S), scale = (self.q.shape[2], self.k.shape[2]), factor_BHT[..., None]
         pairs = [self.addend(bias, 0, T, slice(0, S)) for bias in self.biases]
         biases = (Dense(sum(pairs[1:], pairs[0]) * scale),) if pairs else ()
-        return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases, factor=None)
+        return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases)
 
 
 def attend(
     scores: Scores, v_BSKD: Tensor, carried_BSHC: Tensor | None = None, backend: str = "auto"
 ) -> tuple[Tensor, Tensor | None]:
-    """Causal attention: softmax(logits) v, and the same probabilities times what is carried.
-
-    This is eq. (f_attn) and eq. (g_attn) of the TAPE paper in one call.
+    """Causal attention: softmax(logits) v, and the same probabilities times what is carried, which
+    is eq. (f_attn) and eq. (g_attn) of the TAPE paper in one call.
 
     Args:
         scores: what the logits are made of.
-        v_BSKD: values, of as many heads as the keys.
+        v_BSKD: values.
         carried_BSHC: what each query head averages besides, with 1 for B or H where all agree.
         backend: one of :data:`BACKENDS`, or ``auto``: see :func:`choose`.
 
@@ -256,32 +239,28 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     """The backend that ``auto`` is, said once in the log of a run and kept in its record.
 
     On a CPU the explicit softmax, but for rows of at least :data:`CPU_SDPA_FROM` tokens to which
-    torch's fused kernel brings its gradients. On a GPU FlexAttention for biases and windows in
-    training and prefill, but for learned biases by distance up to :data:`DENSE_UP_TO` tokens;
-    flash-attn for ALiBi's slopes where it is installed; and torch's fused kernels for everything
-    else, decoding and full precision among them.
+    torch's fused kernel brings its gradients. On a GPU torch's fused kernels, but in training and
+    prefill flash-attn for ALiBi's slopes, if it is installed, and FlexAttention for other biases
+    and windows; up to :data:`DENSE_UP_TO` tokens learned biases by distance are dense.
     """
-    q, T, biases = scores.q, scores.q.shape[2], scores.biases
+    q, T, biases, window = scores.q, scores.q.shape[2], scores.biases, scores.window
     tables = [isinstance(x, ByPosition) or getattr(x, "slopes", 0) is None for x in biases]
+    name = "sdpa"
     if q.device.type != "cuda":
         learns = bool(biases) and scores.slopes is None and torch.is_grad_enabled()
-        narrow = scores.window is not None and 2 * scores.window.size < T
-        fused = T >= CPU_SDPA_FROM and carried is None and not learns and not narrow
-        name, why = ("sdpa", "fused on a CPU") if fused else ("explicit", "a CPU's softmax")
+        narrow = window is not None and 2 * window.size < T
+        if T < CPU_SDPA_FROM or carried is not None or learns or narrow:
+            name = "explicit"
     elif scores.k.shape[2] > T or q.element_size() > 2:
-        name, why = "sdpa", "decoding or full precision"
-    elif scores.padding is not None and scores.window is not None:
-        name, why = "sdpa", "a window of padded rows"
+        pass  # decoding, or full precision
     elif scores.slopes is not None and carried is None and flash_installed():
-        name, why = "flash", "ALiBi's slopes are native"
-    elif biases and all(tables) and scores.window is None and T <= DENSE_UP_TO:
-        name, why = "sdpa", "FlexAttention adds up the gradient of a table of distances slowly"
-    elif biases or scores.window is not None:
-        name, why = "flex", "the bias or window is fused into the scores"
-    else:
-        name, why = "sdpa", "values and what is carried side by side"
+        name = "flash"
+    elif window is not None:
+        name = "flex" if scores.padding is None else "sdpa"
+    elif biases and not (all(tables) and T <= DENSE_UP_TO):
+        name = "flex"
     kind = "carried state" if carried is not None else "bias" if biases else "plain"
-    say(f"attention ({kind}, {q.device.type}, {q.dtype}): {name}, {why}")
+    say(f"attention ({kind}, {q.device.type}, {q.dtype}): {name}")
     return name
 
 
@@ -299,9 +278,9 @@ def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> 
         return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
     if backend == "flash":
         width = v.shape[-1] + (0 if carried is None else carried.shape[-1])
-        other = bool(scores.biases) and scores.slopes is None
-        sinks = window is not None and window.sinks > 0
-        if other or padded or sinks or not on_gpu or not narrow or not q.shape[-1] <= width <= 256:
+        biased = bool(scores.biases) and scores.slopes is None
+        hides = padded or (window is not None and window.sinks > 0)
+        if biased or hides or not on_gpu or not narrow or not q.shape[-1] <= width <= 256:
             return (
                 "flash-attn is for 16 bits on a GPU, widths of values from the queries' to 256 and "
                 "no bias but ALiBi's slopes, no padding and no sinks"
@@ -312,20 +291,19 @@ def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> 
 
 
 def explicit(scores: Scores, v: Tensor) -> Tensor:
-    """The explicit softmax in at least fp32, the reference for all others: on a CPU for
-    :data:`ROWS` queries at a time, over only the keys that they may see.
+    """The explicit softmax in at least fp32, the reference of all others; on a CPU for :data:`ROWS`
+    queries at a time, over only the keys that they may see.
     """
-    T, offset = scores.q.shape[2], scores.offset
+    T, window = scores.q.shape[2], scores.window
     rows = ROWS if scores.q.device.type == "cpu" else T
     # Cut at the blocks' ends and joined, since each slice's gradient would be as long as the row.
-    sizes = [offset + min(rows, T), *(min(rows, T - t) for t in range(rows, T, rows))]
+    sizes = [scores.offset + min(rows, T), *(min(rows, T - t) for t in range(rows, T, rows))]
     k, values = (x.split(sizes, 2) for x in (scores.k, repeated(v, scores.q.shape[1])))
     outputs = []
     for i, q in enumerate(scores.q.split(rows, 2)):
         begin, first = 0, i * rows
-        if scores.window is not None and not scores.window.sinks:
-            nearest = offset + first - scores.window.size + 1
-            begin = max(0, (nearest - offset) // rows)
+        if window is not None and not window.sinks:
+            begin = max(0, (first - window.size + 1) // rows)
         keys = slice(sum(sizes[:begin]), sum(sizes[: i + 1]))
         p = scores.softmax(q, joined(k[begin : i + 1]), first, keys).to(v.dtype)
         outputs.append(p @ joined(values[begin : i + 1]))
@@ -335,10 +313,9 @@ def explicit(scores: Scores, v: Tensor) -> Tensor:
 def sdpa(scores: Scores, v: Tensor) -> Tensor:
     """torch's scaled_dot_product_attention.
 
-    Its fused kernels want values as wide as queries and keys. So the narrower of the two are padded
-    with zeros, but where cuDNN takes wider values as they are (:mod:`tape_exp.models.cudnn`).
+    Its fused kernels want values as wide as queries: the narrower are padded with zeros, but where
+    cuDNN takes wider values as they are (:mod:`tape_exp.models.cudnn`).
     """
-    scores = scores.without_factor()
     q, H = scores.q, scores.q.shape[1]
     k, v = repeated(scores.k, H), repeated(v, H)
     (T, D), (S, width) = q.shape[2:], v.shape[2:]
@@ -366,25 +343,21 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
     """flash-attn with its native slopes and windows; q and k are padded to the width of values."""
     from flash_attn import flash_attn_func
 
-    scores = scores.without_factor()
     scale, wider = 1 / math.sqrt(scores.q.shape[-1]), v.shape[-1] - scores.q.shape[-1]
-    k = repeated(scores.k, v.shape[1])
-    q, k, v = (x.transpose(1, 2) for x in (F.pad(scores.q, (0, wider)), F.pad(k, (0, wider)), v))
+    q, k = (F.pad(x, (0, wider)) for x in (scores.q, repeated(scores.k, v.shape[1])))
     slopes = None if scores.slopes is None else scores.slopes.float()
-    before = -1 if scores.window is None else scores.window.size - 1
-    out = flash_attn_func(
-        q, k, v, softmax_scale=scale, causal=True, window_size=(before, -1), alibi_slopes=slopes
-    )
-    return out.transpose(1, 2)
+    window = (-1 if scores.window is None else scores.window.size - 1, -1)
+    heads = (x.transpose(1, 2) for x in (q, k, v))
+    options = {"softmax_scale": scale, "causal": True, "window_size": window}
+    return flash_attn_func(*heads, **options, alibi_slopes=slopes).transpose(1, 2)
 
 
 def flex(scores: Scores, v: Tensor) -> Tensor:
-    """FlexAttention: a score_mod adds the biases, blocks that no query sees are skipped.
+    """FlexAttention: a score_mod adds the biases, and blocks that no query sees are skipped.
 
     It is compiled for every size that it meets, so lengths are padded to a few: what is added lies
     behind all real keys, where no real query looks, and the kernel wants multiples of 128.
     """
-    scores = scores.without_factor()
     T, S = scores.q.shape[2], scores.k.shape[2]
     more = bucket(T) - T
     heads = (repeated(x, scores.q.shape[1]) for x in (scores.q, scores.k, v))
@@ -406,9 +379,7 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
 
 
 def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
-    """What adds the biases to a score and hides padding, where ``more`` tokens are added to queries
-    and keys.
-    """
+    """Adds the biases to a score and hides padding, with ``more`` tokens after queries and keys."""
     B, H, T, _ = scores.q.shape
     S, offset, padding = scores.k.shape[2], scores.offset, scores.padding
     added: list[Callable[..., Tensor]] = []
@@ -418,8 +389,8 @@ def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
             table = F.pad(bias.at(distance), (0, more))
             added.append(lambda b, h, t, s, x=table: x[h, (t + offset - s).clamp(min=0)])
         elif isinstance(bias, ByKey):
-            # Two fp32 numbers hold one of fp64. The kernel's gradient of a buffer that is indexed
-            # twice in one score_mod is wrong: a query's own number is a buffer of its own.
+            # Two fp32 numbers hold one of fp64. The gradient of a buffer that a score_mod indexes
+            # twice is wrong: a query's own number is a buffer of its own.
             keys = F.pad(bias.values.transpose(1, 2).expand(B, -1, -1), (0, more))
             high = keys.float()
             low, own = (keys - high.to(keys.dtype)).float(), high[:, :, offset:].detach().clone()
@@ -427,10 +398,9 @@ def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
                 lambda b, h, t, s, x=high, y=low, z=own: (x[b, h, s] - z[b, h, t]) + y[b, h, s]
             )
         else:
-            # Indexed by a constant where rows share it: gradients of rows meet in atomic additions.
             pairs = scores.addend(bias, 0, T, slice(0, S)).expand(-1, H, T, S)
             pairs = F.pad(pairs, (0, more, 0, more))
-            if len(pairs) == 1:
+            if len(pairs) == 1:  # one for all rows, whose gradients meet in atomic additions
                 added.append(lambda b, h, t, s, x=pairs[0]: x[h, t, s])
             else:
                 added.append(lambda b, h, t, s, x=pairs: x[b, h, t, s])
@@ -447,7 +417,7 @@ def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
 
 def bucket(length: int) -> int:
     """The length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the power
-    of two above, so that at most a quarter is added and there are few lengths.
+    of two above, so that there are few lengths and at most a quarter is added.
     """
     unit = max(128, (1 << (length - 1).bit_length()) // 8)
     return -(-length // unit) * unit
@@ -462,16 +432,14 @@ def compiled_flex() -> Any:
 
 @functools.lru_cache(maxsize=32)
 def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> BlockMask:
-    """The blocks of (T, S) in which query t looks at keys up to t + S - T, of a window only at
-    those that it shows. What evaluation made serves training too.
-    """
+    """The blocks of (T, S) in which a query looks at a key."""
 
     def seen(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         distance = t + (S - T) - s
         causal = distance >= 0
         return causal if window is None else causal & window.shows(distance, s)
 
-    with torch.inference_mode(False):
+    with torch.inference_mode(False):  # what evaluation makes serves training too
         return create_block_mask(seen, None, None, T, S, device=device)
 
 
@@ -494,8 +462,8 @@ def by_distance(table_HS: Tensor, T: int) -> Tensor:
     """The entries of the last T of S tokens as queries and all as keys, (H, T, S); at later keys
     that of distance 0.
 
-    Rows are the same S + T - 1 numbers, each begun one further on: written one after the other with
-    a number left out at each end, which costs no look-up and no scattered gradient.
+    Every row has the same S + T - 1 numbers and begins one later: a view of them written one after
+    the other costs no look-up and no scattered gradient.
     """
     H, S = table_HS.shape
     if T == 1:
@@ -522,14 +490,13 @@ def say(text: str) -> None:
 
 @functools.cache
 def prepare_to_compile() -> None:
-    """Tell torch.compile what to call once, as it builds the graph, which then is one graph; and
-    not to autocast in the backward pass, which would multiply in 16 bits what the forward pass
-    multiplied in fp32: gradients are those of a model that is not compiled.
+    """Tell torch.compile what is constant, so that a block is one graph, and not to autocast in the
+    backward pass, which would multiply in 16 bits what the forward pass multiplied in fp32.
     """
     import torch._dynamo  # takes a second
     import torch._functorch.config as functorch_config
 
-    # By default a ninth size or kind of block would be computed eagerly, with no word about it.
+    # By default a ninth size or kind of block would silently be computed eagerly.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
     functorch_config.backward_pass_autocast = "off"
     for fact in (say, flash_installed, cudnn.takes):

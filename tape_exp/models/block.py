@@ -31,7 +31,7 @@ class ForwardContext:
         positions_BS: of all tokens so far, of which these are the last T.
         consecutive: positions count tokens, so that a bias by distance is a table.
         sampler: for encodings that draw.
-        cache: which keys and values of earlier tokens come from.
+        cache: holds keys and values of earlier tokens.
         padding_B: tokens of padding that each row begins with.
         watch: see :class:`Watch`.
     """
@@ -70,15 +70,11 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         C, queries, keys = arch.width, arch.heads * arch.head_dim, arch.key_heads * arch.head_dim
-        self.layer, self.kind, self.backend = layer, kind, backend
-        self.head_dim = arch.head_dim
+        norm = partial(nn.RMSNorm, eps=arch.norm_eps)
+        self.layer, self.kind, self.backend, self.head_dim = layer, kind, backend, arch.head_dim
         self.is_first_of_kind, self.updates_state = False, True
-        window, sinks, norm = (
-            attention.window,
-            attention.sinks,
-            partial(nn.RMSNorm, eps=arch.norm_eps),
-        )
-        self.window = None if window is None else Window(window, sinks)
+        window = attention.window
+        self.window = None if window is None else Window(window, attention.sinks)
         # Called instead of `attend`, with the same arguments (LongLoRA's sparse attention).
         self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = None
         self.attention_norm = norm(C)
@@ -102,11 +98,11 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
         position, T = self.position, x_BTC.shape[1]
-        with full_precision(x_BTC):
-            if self.is_first_of_kind:
-                # Here, not before the first block: where parameters are sharded, a block's own are
-                # whole only in its own pass.
-                places, tokens = context.positions_BS[:, -T:], context.tokens_BT
+        if self.is_first_of_kind:
+            # Here, not before the first block: where parameters are sharded, a block's own are
+            # whole only in its own pass.
+            places, tokens = context.positions_BS[:, -T:], context.tokens_BT
+            with full_precision(x_BTC):
                 x_BTC = position.embed(x_BTC, tokens, places, context.sampler).to(x_BTC.dtype)
         normed = self.attention_norm(x_BTC)
         read = cast_for_matmul(normed)
@@ -116,24 +112,17 @@ class Block(nn.Module):
         x = precise(normed)
         if context.padding_B is not None:
             x = x * (context.tokens_BT >= 0)[..., None]
-        dtype, heads = q.dtype, q.shape[2]
         with full_precision(x_BTC):
-            k = k if position.grouped_keys else for_heads(k, heads)
-            q, k = (y.to(dtype) for y in position.rotate(precise(q), precise(k), x, state))
+            keys = k if position.grouped_keys else for_heads(k, q.shape[2])
+            turned = position.rotate(precise(q), precise(keys), x, state)
+            q, k = (y.to(q.dtype) for y in turned)
             carried = position.carry(state) if self.updates_state else None
         v = for_heads(v, k.shape[2])
         if context.cache is not None:
             new = {"k": k, "v": v} | ({} if carried is None else {"carried": carried})
             cached = context.cache.extend(self.layer, new)
             k, v, carried = cached["k"], cached["v"], cached.get("carried")
-        with full_precision(x_BTC):
-            found = position.bias(precise(q), precise(k), x, context.positions_BS)
-        biases = found if isinstance(found, list) else [] if found is None else [found]
-        positions = None if context.consecutive else context.positions_BS
-        factor = None if self.ssmax is None else self._factor(context, k.shape[1])[:, :, -T:]
-        q, k = q.transpose(1, 2), k.transpose(1, 2)
-        padding, window = context.padding_B, self.window
-        scores = Scores(q, k, tuple(biases), positions, padding, window, factor)
+        scores = self._scores(q, k, x, context)
         if context.watch is not None:
             context.watch(self, scores, state)
         values, averaged = (self.attend or attend)(scores, v, carried, self.backend)
@@ -148,17 +137,21 @@ class Block(nn.Module):
                 state = position.update(state, averaged, made)
         return x_BTC + mlp, state
 
-    def _factor(self, context: ForwardContext, S: int) -> Tensor:
-        """s · ln n, (B or 1, H, S), for queries that see n keys. One that sees a single key has
-        nothing to choose from, so that ln 1 = 0 does no harm.
-        """
-        assert self.ssmax is not None
-        before = torch.arange(S, device=self.ssmax.device)[None] + 1
-        if context.padding_B is not None:
-            before = (before - context.padding_B[:, None]).clamp(min=1)
-        seen = before if self.window is None else self.window.count(before)
-        s = precise(self.ssmax)
-        return s[:, None] * seen[:, None].to(s.dtype).log()
+    def _scores(self, q: Tensor, k: Tensor, x_BTC: Tensor, context: ForwardContext) -> Scores:
+        with full_precision(x_BTC):
+            found = self.position.bias(precise(q), precise(k), x_BTC, context.positions_BS)
+            biases = found if isinstance(found, list) else [] if found is None else [found]
+            positions = None if context.consecutive else context.positions_BS
+            q, k, padding = q.transpose(1, 2), k.transpose(1, 2), context.padding_B
+            scores = Scores(q, k, tuple(biases), positions, padding, self.window)
+            if self.ssmax is None:
+                return scores
+            # s · ln n for a query that sees n keys; of a single one any factor makes 1.
+            before = torch.arange(k.shape[2], device=q.device)[None, -q.shape[2] :] + 1
+            before = before if padding is None else (before - padding[:, None]).clamp(min=1)
+            seen = before if self.window is None else self.window.count(before)
+            s = precise(self.ssmax)
+            return scores.times(s[:, None] * seen[:, None].to(s.dtype).log())
 
 
 def cast_for_matmul(x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What cached decoding keeps of every layer: keys, values and the position state of all tokens.
 
-Shape suffixes: B batch, T new tokens, S cached tokens with the new ones, H heads, D head dimension.
+Shape suffixes: B batch, T new tokens, S cached tokens with the new ones.
 """
 
 from torch import Tensor
@@ -9,17 +9,16 @@ from tape_exp.machine.seeding import RowSampler
 
 
 class Cache:
-    """The tokens of up to ``capacity`` a row, and what layers keep of them, in buffers that are
-    filled from the left.
+    """Up to ``capacity`` tokens a row and what layers keep of them, in buffers that are filled from
+    the left.
 
-    Rows may begin with padding: the first ``padding_B[b]`` tokens of row b are hidden from its
-    queries, and its positions count from the first real token. Positions are fixed when the cache
-    is made, so that all steps see the same ones where they are random.
+    Rows may begin with padding, which is hidden from their queries; positions count from the first
+    real token. They are fixed when the cache is made: random ones are the same at all steps.
 
     Args:
-        positions_BS: positions of all tokens that the rows may hold, (1 or B, capacity).
-        padding_B: padding of each row; None where there is none.
-        sampler: for encodings that draw, the same at every step.
+        positions_BS: of all tokens that the rows may hold, (1 or B, capacity).
+        padding_B: tokens of padding that each row begins with; None: none.
+        sampler: for encodings that draw.
     """
 
     is_compileable = False  # which ``generate`` of transformers asks
@@ -30,10 +29,8 @@ class Cache:
         padding_B: Tensor | None = None,
         sampler: RowSampler | None = None,
     ) -> None:
-        self.positions_BS = positions_BS
+        self.positions_BS, self.padding_B, self.sampler = positions_BS, padding_B, sampler
         self.capacity = positions_BS.shape[1]
-        self.padding_B = padding_B
-        self.sampler = sampler
         self.length = 0  # tokens of finished forward passes
         self._buffers: dict[tuple[int, str], Tensor] = {}
 
@@ -55,11 +52,10 @@ class Cache:
         """Append a layer's new tensors (B or 1, T, …) and return all so far, (B or 1, S, …)."""
         found = {}
         for name, x in new.items():
+            if (buffer := self._buffers.get((layer, name))) is None:
+                buffer = x.new_empty(x.shape[0], self.capacity, *x.shape[2:])
+                self._buffers[layer, name] = buffer
             end = self.length + x.shape[1]
-            if (layer, name) not in self._buffers:
-                shape = (x.shape[0], self.capacity, *x.shape[2:])
-                self._buffers[layer, name] = x.new_empty(shape)
-            buffer = self._buffers[layer, name]
             buffer[:, self.length : end] = x
             found[name] = buffer[:, :end]
         return found

@@ -1,7 +1,5 @@
-"""cuDNN's kernels of attention: where they come first, and which widths of values they take.
-
-torch takes flash's kernels for values of another width than the queries only after padding; cuDNN's
-take them as they are, which serves what positions carry beside the values.
+"""cuDNN's attention takes values wider than the queries as they are, which serves what positions
+carry beside the values; for flash's kernels torch would pad queries and keys.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -33,8 +31,8 @@ def takes(device: torch.device, dtype: torch.dtype, width: int, value_width: int
 
 
 def trial(device: torch.device, dtype: torch.dtype, width: int, value_width: int) -> None:
-    """Find out, once, whether cuDNN attends to values of ``value_width`` by q and k of ``width``,
-    forward and backward: a small call must give what the explicit softmax gives.
+    """Find out, once, whether cuDNN attends to values of ``value_width`` by q and k of ``width``: a
+    small call must give the output and the gradients of the explicit softmax.
 
     Its backward pass adds up in any order, so torch leaves it out where that is forbidden.
     """
@@ -44,19 +42,18 @@ def trial(device: torch.device, dtype: torch.dtype, width: int, value_width: int
         return
     generator = torch.Generator(device).manual_seed(0)
 
-    def made(columns: int) -> Tensor:
-        shape = (2, 128, 2, columns)  # laid out as projections leave heads
-        return torch.randn(shape, generator=generator, device=device, dtype=dtype).transpose(1, 2)
-
-    def results(backend: SDPBackend, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        a, b, c = (x.to(dtype).detach().requires_grad_() for x in (q, k, v))
+    def results(backend: SDPBackend, dtype: torch.dtype) -> list[Tensor]:
+        *qkv, weights = (x.to(dtype) for x in given)
+        q, k, v = (x.detach().requires_grad_() for x in qkv)
         with sdpa_kernel(backend):
-            out = F.scaled_dot_product_attention(a, b, c, is_causal=True)
-        return out, *torch.autograd.grad(out, (a, b, c), weights.to(dtype))
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return [out, *torch.autograd.grad(out, (q, k, v), weights)]
 
     plain = torch.autocast(device.type, enabled=False)
     with torch.inference_mode(False), torch.enable_grad(), plain:
-        q, k, v, weights = made(width), made(width), made(value_width), made(value_width)
+        shapes = ((2, 128, 2, columns) for columns in (width, width, value_width, value_width))
+        numbers = (torch.randn(x, generator=generator, device=device) for x in shapes)
+        given = [x.to(dtype).transpose(1, 2) for x in numbers]  # as projections leave heads
         try:
             found = results(SDPBackend.CUDNN_ATTENTION, dtype)
         except RuntimeError:  # it has no plan for these widths

@@ -31,14 +31,13 @@ class Decoder(nn.Module):
 
     Args:
         arch: sizes.
-        position: makes the positional encoding of one layer from ``arch``; called once per layer.
-            Or the kinds of the layers: layer l has kind l modulo their number, and a kind's first
-            layer is asked for what comes before the layers, such as the initial state.
+        position: makes the positional encoding of a layer from ``arch``. Or the kinds of the
+            layers: layer l has kind l modulo their number, and a kind's first layer is asked for
+            what comes before the layers, such as the initial state.
         seed: of the initial weights. Each module has a generator of its own, named after it, so
             that models that differ only in their positional encoding begin with the same backbone.
         backend: of :func:`~tape_exp.models.attention.attend`.
-        blank: leave the backbone's matrices unset, since loaded weights will follow: a large model
-            is then made at once.
+        blank: leave the backbone's matrices unset, since loaded weights will follow.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Decoder(nn.Module):
         self.arch = arch
         self.make_position = position
         self.recompute = False  # in training, a block's activations in its backward pass
-        self._compiled: Callable[..., Any] | None = None
+        self._run: Callable[..., Any] = run_block  # in training
         # skip_init of an embedding would import torch._dynamo: 4 s and 150 MB.
         self.embedding = nn.Embedding.from_pretrained(
             torch.empty(arch.vocab, arch.width), freeze=False
@@ -76,26 +75,16 @@ class Decoder(nn.Module):
         for block in blocks[1:]:
             if hasattr(block.position, "embedding"):
                 del block.position.embedding
-        # Nobody reads the state after the last layer. The parameters of its update stay, since
-        # published counts include them, but they are idle.
+        # Nobody reads the state after the last layer. The parameters of its update are counted in
+        # published sizes, so they stay, and are idle.
         blocks[-1].updates_state = False
         for name, parameter in blocks[-1].position.named_parameters():
             if "update_net." in name:
                 parameter.requires_grad = False
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
-        """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``;
-        with ``blank`` only the positional encodings.
-
-        | part                  | initial value                                         |
-        |-----------------------|-------------------------------------------------------|
-        | embedding, head       | N(0, 0.02)                                            |
-        | attention, SwiGLU     | N(0, 0.02)                                            |
-        | norms; biases         | 1; 0                                                  |
-        | learned, Abacus       | N(0, 0.02)                                            |
-        | TAPE                  | P = W2 = 0, W1 and W_x random: step 0 is RoPE         |
-        | BAM                   | 0: step 0 is NoPE                                     |
-        | FIRE, T5, Kerple      | see their files                                       |
+        """Matrices N(0, 0.02), norms 1, biases 0, positional encodings by their own
+        ``init_weights``; with ``blank`` only these.
         """
         for name, module in self.named_modules():
             generator = generator_for(seed, "init", name)
@@ -127,8 +116,7 @@ class Decoder(nn.Module):
             positions_BT: positions instead of the encoding's own, (1, T) or (B, T); fp64 makes the
                 angles fp64.
             sampler: for encodings that sample positions.
-            cache: keys, values and states of earlier tokens, extended by these; it brings its own
-                positions.
+            cache: what layers keep of earlier tokens, extended by these, and all positions.
             last_only: only the logits of the last token, (B, 1, V).
             logits_at: only the logits of these tokens, (N, V); N numbers, each row · T + place.
             labels_BT: next tokens to score, without holding all logits at once; 0 is returned where
@@ -136,29 +124,27 @@ class Decoder(nn.Module):
             watch: called by every layer with what its attention is made of; see
                 :func:`~tape_exp.models.trace.trace`.
         """
-        B, T = tokens_BT.shape
+        (B, T), computed = tokens_BT.shape, tokens_BT
         consecutive, padding_B, last_B1 = self.random is None and positions_BT is None, None, None
         if cache is not None:
             known_BS, sampler, padding_B = cache.append(tokens_BT), cache.sampler, cache.padding_B
             positions_BT = cache.positions_BS[:, : known_BS.shape[1]]
             last_B1 = cache.positions_BS[:, -1:]
-            tokens_BT = tokens_BT if self.cacheable else known_BS
+            computed = tokens_BT if self.cacheable else known_BS
         elif positions_BT is None:
             positions_BT = self.positions(B, T, tokens_BT.device, sampler)
         elif not positions_BT.is_floating_point():
             positions_BT = positions_BT.float()
-        S, computed = positions_BT.shape[1], tokens_BT.shape[1]
-        own_BT = tokens_BT
+        first, own_BT = positions_BT.shape[1] - computed.shape[1], computed
         if padding_B is not None:
-            places = torch.arange(S - computed, S, device=padding_B.device)
-            own_BT = tokens_BT.masked_fill(places < padding_B[:, None], -1)
+            places = torch.arange(first, positions_BT.shape[1], device=padding_B.device)
+            own_BT = computed.masked_fill(places < padding_B[:, None], -1)
         kept = cache if self.cacheable else None
         context = ForwardContext(own_BT, positions_BT, consecutive, sampler, kept, padding_B, watch)
-        states = self.starts(positions_BT[:, S - computed :], last_B1)
+        states = self.starts(positions_BT[:, first:], last_B1)
         self._try_cudnn(states)
-        x_BTC = self.embedding(tokens_BT)
-        plain = cache is None and watch is None and self.training
-        run = self._compiled if self._compiled is not None and plain else run_block
+        x_BTC = self.embedding(computed)
+        run = self._run if self.training and cache is None and watch is None else run_block
         if self.recompute and self.training and torch.is_grad_enabled():
             run = partial(checkpoint, run, use_reentrant=False)
         for layer in self.blocks():
@@ -177,12 +163,11 @@ class Decoder(nn.Module):
     def compile(self, **options: Any) -> None:
         """Let torch.compile make kernels of a block in training; ``options`` are its own.
 
-        All blocks of a kind share one graph, but for the first and the last: that of a whole model
-        takes minutes to build. Left out is evaluation, where every length would be a graph of its
-        own.
+        All blocks of a kind share one graph, but for the first and the last; that of a whole model
+        takes minutes to build. In evaluation every length would be a graph of its own.
         """
         prepare_to_compile()
-        self._compiled = torch.compile(run_block, **options)
+        self._run = torch.compile(run_block, **options)
 
     def positions(
         self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None
@@ -208,8 +193,8 @@ class Decoder(nn.Module):
         return [None if state is None else state[:, :T] for state in states]
 
     def _try_cudnn(self, states: list[Tensor | None]) -> None:
-        """On a GPU find out, once, whether cuDNN averages what these states carry with the values.
-        It must be known before a graph is built.
+        """On a GPU find out, once and before a graph is built, whether cuDNN averages what these
+        states carry with the values.
         """
         weight, d = self.head.weight, self.arch.head_dim
         if weight.device.type != "cuda":
@@ -244,10 +229,8 @@ class Decoder(nn.Module):
         return [cast(Block, layer) for layer in self.layers]
 
     def knows_digits(self) -> bool:
-        """Whether the encoding of any layer is told which tokens are digits: a ceiling for those
-        that must find this out.
-        """
-        return any(isinstance(block.position, Abacus) for block in self.blocks())
+        """Whether the encoding of any layer is told which tokens are digits."""
+        return any(isinstance(position, Abacus) for position in self.encodings())
 
     def parameter_count(self) -> int:
         """All parameters, trainable or not."""
@@ -258,11 +241,8 @@ class Decoder(nn.Module):
         return sum(p.numel() for name, p in self.named_parameters() if ".position." in name)
 
     def flops_per_token(self, length: int) -> float:
-        """Floating-point operations per token of one training step (forward and backward) at this
-        length.
-
-        3 times those of the forward pass, but for a frozen parameter 4, since it needs no gradient
-        of its own.
+        """Floating-point operations per token of one training step at this length: 3 times those of
+        the forward pass, but 4 for a frozen parameter, since it needs no gradient of its own.
         """
         frozen = sum(p.numel() for p in self.matrices() if not p.requires_grad)
         return 3 * self.forward_flops_per_token(length) - 2 * frozen
@@ -282,13 +262,14 @@ class Decoder(nn.Module):
 
 def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     """-log softmax(head(x)) at each label: (B, T) fp32, 0 where the label is negative."""
-    # The logits of an evaluation batch together can take gigabytes. They are made and used in
-    # pieces that fit into a CPU's cache, or that leave a GPU its memory.
+    # All logits of an evaluation batch can take gigabytes. Pieces fit into a CPU's cache, or leave
+    # a GPU its memory.
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
+    pieces = zip(
+        *(x.split(at_once) for x in (x_BTC.flatten(0, 1), labels_BT.flatten())), strict=True
+    )
     nll = []
-    for x, label in zip(
-        x_BTC.flatten(0, 1).split(at_once), labels_BT.flatten().split(at_once), strict=True
-    ):
+    for x, label in pieces:
         logits, counts = head(x).float(), label >= 0
         chosen = logits.gather(-1, label.clamp(min=0)[:, None])[:, 0]
         nll.append((logits.logsumexp(-1) - chosen) * counts)

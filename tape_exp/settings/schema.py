@@ -167,7 +167,7 @@ class AttentionConfig:
     - ``ssmax`` multiplies its logits by s · ln n, s learned per layer and head (Nakanishi,
       "Scalable-Softmax Is Superior for Attention", 2025),
     - ``random_range`` draws the positions of each row, of all layers alike, from this multiple of
-      the task's longest sequence: see :class:`~tape_exp.models.positions.randpe.RandomPositions`,
+      the task's longest sequence: see :class:`~tape_exp.models.layers.RandomPositions`,
     - ``qk_norm`` divides queries and keys, before they are rotated, by their root mean square over
       the channels of a head, and multiplies them by a gain per channel that all heads share, as
       Qwen3 does; OLMo 2 normalises over all heads at once.
