@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import re
 import sysconfig
@@ -17,7 +16,6 @@ from pydantic import Field
 from tape_exp.data.hub import hub, reach, reason
 from tape_exp.settings.errors import ConfigError
 
-log = logging.getLogger("tape_exp")
 FORMATS = (".jsonl", ".json", ".parquet", ".txt", ".py")
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 LONGEST = 4 << 20  # characters of a document of a .txt, which is cut at a line end
@@ -68,10 +66,8 @@ class Text:
         return f"{BUILTIN}{self.name}" if self.source == "builtin" else self.name
 
     def documents(self, split: Any) -> Iterator[str]:
-        """Every document of a split. Memory holds one, or a batch of rows of a .parquet.
-
-        Rows without text are left out, and a warning says how many. Bytes that are not UTF-8 are
-        read as U+FFFD.
+        """Every document of a split that is not empty. Memory holds one, or a batch of rows of a
+        .parquet. Bytes that are not UTF-8 are read as U+FFFD.
 
         Raises:
             ConfigError: no files, no network, a damaged file; the sentence says which and what to
@@ -80,15 +76,15 @@ class Text:
         if self.source == "builtin" and self.builtin != "code":
             yield from (text for topic, text in _topics() if _split_of(topic) == split)
         for url in self.urls(split):
-            skipped: list[str] = []
+            done = 0
             try:
-                yield from self._documents(url, skipped)
+                for document in self._documents(url):
+                    yield document
+                    done += 1
             except Exception as error:  # whatever a codec or parser raises on broken content
-                of_hub = url.startswith("hf://")
-                why = reason(error) if of_hub else f"{error}. Fetch the file again, or remove it."
-                raise ConfigError(f"{url} cannot be read: {why}") from error
-            if skipped:
-                log.warning("%s: %d rows are skipped; %s.", url, len(skipped), skipped[0])
+                why = f"{error!r}. Fetch the file again, or remove it."
+                why = reason(error) if url.startswith("hf://") else why
+                raise ConfigError(f"{url} cannot be read after {done} documents: {why}") from error
 
     def urls(self, split: Any) -> list[str]:
         """The files of a split, in order."""
@@ -113,35 +109,14 @@ class Text:
             told += [self.builtin if self.source == "builtin" else None]
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
-    def check_path(self, key: str) -> None:
-        """Raise :class:`ConfigError` where the files of a local text, of ``key``, are absent."""
-        path = self.path
-        if self.source == "local" and (path is None or not Path(path).expanduser().exists()):
-            raise ConfigError(
-                f"{key}.path={path} does not exist, and {key}.source=local reads its files; set "
-                f"{key}.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>."
-            )
-
-    @property
-    def file(self) -> Path | None:
-        """The file of a local text that is one."""
-        if self.source != "local" or self.path is None:
-            return None
-        path = Path(self.path).expanduser()
-        return path.resolve() if path.is_file() else None
-
-    def _documents(self, url: str, skipped: list[str]) -> Iterator[str]:
-        """The documents of a file; what is no document is told in ``skipped``."""
-        kind = _format(url)
-        if kind in (".txt", ".py"):
+    def _documents(self, url: str) -> Iterator[str]:
+        """The documents of a file."""
+        if _format(url) in (".txt", ".py"):
             yield from _pieces(url)
             return
-        for number, row in enumerate(_rows(url, kind, skipped), 1):
-            text = row.get(self.column) if isinstance(row, dict) else None
-            if not isinstance(text, str):
-                skipped.append(f"row {number} has no text in its field {self.column!r}")
-            elif text and all(_field(row, key) == value for key, value in self.where.items()):
-                yield text.encode("utf-8", "replace").decode()  # half a character is no text
+        for row in _rows(url):
+            if row[self.column] and all(_field(row, k) == v for k, v in self.where.items()):
+                yield row[self.column].encode("utf-8", "replace").decode()  # no halves of letters
 
     def _in_folder(self, split: Any) -> list[str]:
         path = Path(self.path or "").expanduser()
@@ -154,10 +129,9 @@ class Text:
             if names := [str(f) for f in found if not any(p.startswith(".") for p in parts[f])]:
                 return names
         raise ConfigError(
-            f"text {self.name}: no file of the split {split} in {self.path}. Name files "
-            f"{split}*.jsonl, .jsonl.gz, .parquet or .txt, or give their patterns, as in "
-            f"task.text.files.{split}=[{split}*] (of a test set task.tests.<name>.files.{split}). "
-            "scale.text=builtin needs none."
+            f"text {self.name}: no file of the split {split} in {self.path}. Set its path to a "
+            f"folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt, or its files.{split} to "
+            "other patterns. scale.text=builtin needs none."
         )
 
     def _on_hub(self, split: Any) -> list[str]:
@@ -199,22 +173,17 @@ def lines(url: str) -> Iterator[str]:
         yield from file
 
 
-def _rows(url: str, kind: str, skipped: list[str]) -> Iterator[Any]:
+def _rows(url: str) -> Iterator[dict[str, Any]]:
     """The rows of a .parquet, or the objects of the lines of a .jsonl."""
-    if kind == ".parquet":
-        import fsspec
-        from pyarrow import parquet
-
-        with fsspec.open(url, "rb") as file:
-            for batch in parquet.ParquetFile(file).iter_batches(1024):
-                yield from batch.to_pylist()
+    if _format(url) != ".parquet":
+        yield from map(json.loads, filter(str.strip, lines(url)))
         return
-    for number, line in enumerate(lines(url), 1):
-        try:
-            if line.strip():
-                yield json.loads(line)
-        except ValueError as error:
-            skipped.append(f"line {number} is not JSON ({error})")
+    import fsspec
+    from pyarrow import parquet
+
+    with fsspec.open(url, "rb") as file:
+        for batch in parquet.ParquetFile(file).iter_batches(1024):
+            yield from batch.to_pylist()
 
 
 def _pieces(url: str) -> Iterator[str]:
@@ -233,7 +202,7 @@ def _pieces(url: str) -> Iterator[str]:
 def _field(row: Any, key: str) -> Any:
     """The value of a dotted field."""
     for step in key.split("."):
-        row = row.get(step) if isinstance(row, dict) else None
+        row = row[step]
     return row
 
 

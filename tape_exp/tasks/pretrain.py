@@ -68,18 +68,17 @@ class Pretrain(TextTask):
             self.train_tokens = optim.max_steps * optim.batch * self.train_length + 1
 
     def prepare_data(self) -> None:
-        """Refuse, before anything is tokenised, a folder that is not there, and a file to train on
-        that is to test on as well.
+        """Refuse, before anything is tokenised, files that are not there, or that are read both to
+        train and to test.
         """
-        texts = {"task.text": self.text, "task.validation": self.validation}
-        texts |= {f"task.tests.{name}": text for name, text in self.tests.items()}
-        for key, text in texts.items():
-            text.check_path(key)
-            if key != "task.text" and text.file is not None and text.file == self.text.file:
+        trained = self.text.urls("train") if self.text.source == "local" else []
+        scored = [(self.validation, "validation")]
+        scored += [(text, self.test_split) for text in self.tests.values()]
+        for text, split in scored:
+            if text.source == "local" and text.urls(split) == trained:
                 raise ConfigError(
-                    f"{key} and task.text are the same file, {text.path}: what is learned by heart "
-                    "would be tested. Name a folder with train*.jsonl and validation*.jsonl (or "
-                    ".jsonl.gz, .parquet, .txt)."
+                    f"text {text.name}: its split {split} is what training reads, {text.path}. "
+                    "Name a folder with train*.jsonl and validation*.jsonl (or .parquet, .txt)."
                 )
         super().prepare_data()
 

@@ -182,17 +182,17 @@ def test_a_corpus_shorter_than_a_block(text_folder, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["text", "validation", "tests.github"])
-def test_a_folder_that_is_not_there_is_named_by_its_key_at_once(text_folder, key):
+def test_a_folder_that_is_not_there_is_told_at_once(text_folder, key):
     task = "extend" if key == "validation" else "c4"
     words = [f"task={task}", *on_text(text_folder, task), f"task.{key}.source=local"]
     made = build_task(compose_config([*words, f"task.{key}.path=/nowhere"]))
-    with pytest.raises(ConfigError, match=rf"^task\.{key}\.path=/nowhere does not exist"):
+    with pytest.raises(ConfigError, match=r"no file of the split \w+ in /nowhere"):
         made.prepare_data()
 
 
 def test_a_file_to_train_on_is_no_file_to_test_on(text_folder):
     words = ["task=c4", *on_text(text_folder), f"task.text.path={text_folder}/train.jsonl"]
-    with pytest.raises(ConfigError, match=r"^task\.validation and task\.text are the same file"):
+    with pytest.raises(ConfigError, match="its split validation is what training reads"):
         build_task(compose_config(words)).prepare_data()
 
 
