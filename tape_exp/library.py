@@ -4,9 +4,13 @@ Everything here takes and gives plain objects of Python, torch and pandas. Error
 :class:`~tape_exp.settings.errors.ConfigError`, a ``ValueError`` with one sentence.
 """
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,21 +18,29 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.machine.processes import gather
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
-from tape_exp.paper.records import known_records, read_records, records_of_runs
+from tape_exp.paper.records import Record, known_records, read_records, records_of_runs
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Task
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
+from tape_exp.training.callbacks import track
 from tape_exp.training.loaded import read_run
+from tape_exp.training.module import OnDevice
 from tape_exp.training.run import run
 
 if TYPE_CHECKING:
     import pandas
+    from PIL.Image import Image
+
+DRAWN = ({"kind": "grids"}, {"kind": "lengths"})  # figures of a comparison
 
 
 def build(
@@ -55,15 +67,25 @@ def build(
     return make_decoder(cfg, made, adaptation), made
 
 
-def train(*overrides: str) -> dict[str, Any]:
-    """Train and evaluate what ``tape-exp train <overrides>`` would, and return the record.
+def train(*overrides: str, quiet: bool = False) -> "Loaded":
+    """Train and evaluate what ``tape-exp train <overrides>`` would, and return the run.
 
     A run that is finished already is not repeated; one that was interrupted is resumed.
+
+    Args:
+        quiet: print nothing; the run's log.txt has all lines.
 
     Raises:
         ConfigError: the config cannot run; nothing was begun.
     """
-    return run(compose_config(overrides))
+    cfg = compose_config(overrides)
+    with ExitStack() as hidden:
+        if quiet:
+            hidden.enter_context(redirect_stdout(io.StringIO()))
+            hidden.enter_context(redirect_stderr(io.StringIO()))
+        run(cfg)
+        gather(None)  # so that every process of the run finds it whole
+        return load(RunDirectory(apply_llama_config(cfg)).path)
 
 
 def load(folder: str | Path) -> "Loaded":
@@ -75,7 +97,88 @@ def load(folder: str | Path) -> "Loaded":
     loaded = read_run(folder)
     record = loaded.record()
     config: Any = OmegaConf.to_container(loaded.cfg, resolve=True)
-    return Loaded(loaded.decoder, loaded.task, loaded.tokenizer, config, record)
+    parts = (loaded.decoder, loaded.task, loaded.tokenizer, config, record)
+    return Loaded(loaded.folder, *parts)
+
+
+def evaluate(model: "Loaded | Decoder", *overrides: str, task: Task | None = None) -> Record:
+    """What a model scores, in fp32 on the device it is on: a record with its metrics and samples.
+
+    Args:
+        model: a run, which stays as it was trained; or a decoder of any loop, with its ``task``.
+        overrides: for a run, what differs from its own config, as ``"task.test_digits=8"``, or
+            another task, as ``"task=passkey"``.
+        task: as :func:`build` gives it.
+
+    Raises:
+        ConfigError: there is no such task, or it has more tokens than the model.
+    """
+    decoder, facts = (model.model, model.record) if isinstance(model, Loaded) else (model, {})
+    if task is None and isinstance(model, Loaded):
+        task, config = model.on(*overrides)
+        facts = {key: facts[key] for key in ("run", "seed", "started", "git")} | {"config": config}
+    assert task is not None, "a decoder needs task="
+    if task.arch.vocab > decoder.arch.vocab:
+        raise ConfigError(
+            f"the task has {task.arch.vocab} tokens, and the model {decoder.arch.vocab}."
+        )
+    training, device = decoder.training, decoder.head.weight.device
+    on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
+    with torch.no_grad():
+        found = task.evaluate(on_device, partial(track, "auto"))
+    decoder.train(training)
+    return {**facts, "metrics": found.metrics, **found.for_record()}
+
+
+def compare(*runs: "Loaded | Record") -> "tuple[pandas.DataFrame, Image | None]":
+    """Runs or records side by side: their results as a table, a row each, and a figure of them by
+    length, a line or a panel for each model, the mean over its seeds, if there is one to draw.
+    """
+    from tape_exp.paper.artifact import Artifact
+    from tape_exp.paper.figures import figures
+    from tape_exp.paper.view import View
+
+    records = [one.record if isinstance(one, Loaded) else one for one in runs]
+    rows: dict[str, list[Record]] = {}
+    for record in records:
+        name = record["config"]["model"]["name"]
+        again = record["seed"] in [one["seed"] for one in rows.get(name, ())]
+        rows.setdefault(record["run"] if again else name, []).append(record)
+    config, table = records[0]["config"], _table(records)
+    dimensions: dict[str, Any] = {"rows": {"model": [*rows]}, "figures": [*DRAWN]}
+    artifact = Artifact(name="", title=config["task"]["name"], **dimensions)
+    view = View(artifact, config["scale"], records)
+    view.runs = lambda row, column=None: rows[row.labels["model"]]  # type: ignore[method-assign]
+    drawn = next((draw for _, draw in figures(view)), None)
+    return table[[*filter(is_result, table)]], drawn and _picture(drawn)
+
+
+def plot(run: "Loaded | Record", text: str | Sequence[int] = "") -> "Image":
+    """A picture, which a notebook shows and ``save`` writes: a run's results by length, or with a
+    text where each layer looks in it, the mean over heads.
+
+    Raises:
+        ConfigError: no result of the run is by length.
+    """
+    from tape_exp.drawing.plots import grids, run_matrices
+    from tape_exp.paper.figures import mean_grid
+
+    if isinstance(run, Loaded) and text:
+        seen = {f"attention@{layer}": p.mean(0).numpy() for layer, p in run.attention(text).items()}
+        return _picture(partial(run_matrices, seen))
+    record = run.record if isinstance(run, Loaded) else run
+    if "axes" in record:
+        return _picture(partial(grids, {record.get("run", ""): mean_grid([record])}))
+    if (picture := compare(record)[1]) is None:
+        raise ConfigError("no result of this run is by length; plot(run, text) shows attention.")
+    return picture
+
+
+def _picture(draw: Callable[[Path], Path]) -> "Image":
+    from PIL import Image
+
+    with TemporaryDirectory() as folder, Image.open(draw(Path(folder, "figure.png"))) as image:
+        return image.copy()
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,6 +189,7 @@ class Loaded:
     least-significant digits first), or the ids of its tokens.
 
     Args:
+        folder: with its checkpoints and its log.
         model: the trained decoder, in evaluation mode, on the CPU; ``model.to("cuda")`` moves it.
         task: what it was trained on.
         tokenizer: None where the task has none.
@@ -93,6 +197,7 @@ class Loaded:
         record: what it measured.
     """
 
+    folder: Path
     model: Decoder
     task: Task
     tokenizer: Tokenizer | None
@@ -147,6 +252,19 @@ class Loaded:
             )
         return products
 
+    def on(self, *overrides: str) -> tuple[Task, dict[str, Any]]:
+        """The task of the run's config with overrides, whose data are ready, and this config."""
+        other = any(word.startswith("task=") for word in overrides)
+        kept = ("scale", "seed", "task.arch" if other else "task")
+        words = [word for word in self.record["words"] if word.startswith(kept)]
+        cfg = compose_config([*words, "model=rope", *overrides])
+        cfg.checkpoint = str(self.folder)
+        cfg = apply_llama_config(cfg)
+        task = make_task(cfg)
+        task.prepare_data()
+        section: Any = OmegaConf.to_container(cfg.task, resolve=True)
+        return task, self.record["config"] | {"task": section}
+
     def _trace(self, text: str | Sequence[int]) -> dict[int, Trace]:
         tokens = torch.tensor([self._ids(text)], device=self.model.head.weight.device)
         return trace(self.model, tokens, sampler=RowSampler(0, "trace"))
@@ -172,8 +290,6 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
     Raises:
         ConfigError: there is no such folder, or no record.
     """
-    import pandas
-
     if folder is not None and not Path(folder).is_dir():
         raise ConfigError(f"{folder} is not a folder of records or runs.")
     if folder is None:
@@ -183,8 +299,14 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
     if not every:
         where = folder or "results/records and runs/"
         raise ConfigError(f"there is no record in {where}: a finished run leaves one.")
+    return _table(every)
+
+
+def _table(records: Sequence[Record]) -> "pandas.DataFrame":
+    import pandas
+
     rows = []
-    for record in every:
+    for record in records:
         config = record["config"]
         row = {
             "run": record.get("run"),

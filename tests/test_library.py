@@ -1,17 +1,20 @@
 """The package as a library: what its functions give, and what they say of mistakes."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 import torch
 
 import tape_exp as te
 from tape_exp.data.batch import IGNORE
-from tape_exp.paper.records import add_records
+from tape_exp.paper.records import add_records, read_records
+from tape_exp.runs.evaluation import is_result
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
@@ -22,7 +25,7 @@ def test_an_import_loads_neither_torch_nor_lightning():
     code = "import sys, tape_exp; print(sorted({'torch', 'lightning', 'numpy'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert {*dir(te)} == {"Loaded", "build", "load", "records", "train", "__version__"}
+    assert {*dir(te)} == {*te.__all__, "__version__"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert te.__version__ == project["version"]
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
@@ -65,20 +68,25 @@ def test_what_is_built_computes_the_loss_of_a_batch():
         te.build("tap")
 
 
+STEPS = ("task.optim.max_steps=3", "task.optim.batch=64")
+
+
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
     """A small model of addition of one digit that is trained for a moment."""
     folder = tmp_path_factory.mktemp("library")
     words = ["trainer=cpu", "trainer.progress=none", "logger=none", f"runs={folder}", *SMALL]
     words += ["task.train_digits=1", "task.test_digits=2", "task.samples_per_cell=4"]
-    record = te.train("model=tape", *words, "task.optim.max_steps=3", "task.optim.batch=64")
-    (path,) = folder.glob("arithmetic/smoke/tape/seed0-*")
-    return path, record, te.load(path)
+    with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
+        run = te.train("model=tape", *words, *STEPS, quiet=True)
+    assert said.getvalue() == ""
+    return run
 
 
 def test_a_loaded_run_is_the_one_that_was_trained(loaded):
-    _, record, run = loaded
-    assert run.record == record
+    run = te.load(loaded.folder)
+    assert run.record == loaded.record
+    assert "DONE" in (run.folder / "log.txt").read_text()
     assert run.config["task"]["train_digits"] == 1
     ids = run.task.encode("5+3=")
     assert run.task.decode(ids) == "5+3="
@@ -93,14 +101,47 @@ def test_a_loaded_run_is_the_one_that_was_trained(loaded):
 
 
 def test_attention_and_positions_of_a_text(loaded):
-    _, _, run = loaded
-    attention, positions = run.attention("12+34="), run.positions("12+34=")
+    attention, positions = loaded.attention("12+34="), loaded.positions("12+34=")
     assert attention.keys() == positions.keys() == {1, 2}
     for layer in (1, 2):
         assert attention[layer].shape == positions[layer].shape == (2, 6, 6)
         assert torch.allclose(attention[layer].sum(-1), torch.ones(2, 6))
         assert attention[layer].triu(1).abs().sum() == 0
     assert torch.allclose(positions[1].diagonal(dim1=1, dim2=2), torch.ones(2, 6), atol=1e-5)
+
+
+def test_a_model_is_evaluated_on_its_own_task_a_longer_one_and_another(loaded):
+    """The run's own measurement again, and a decoder of a loop of one's own like the run's."""
+    again = te.evaluate(loaded)
+    assert again["metrics"].items() <= loaded.record["metrics"].items()
+    assert again["heatmap"] == loaded.record["heatmap"]
+    words = ("task.test_digits=3", "task.samples_per_cell=2")
+    longer = te.evaluate(loaded, *words)
+    assert len(longer["heatmap"]) == longer["config"]["task"]["test_digits"] == 3
+    _, task = te.build("tape", "task.train_digits=1", *words, *SMALL)
+    assert te.evaluate(loaded.model.train(), task=task)["metrics"] == longer["metrics"]
+    assert loaded.model.training
+    loaded.model.eval()
+    words = ("task=word_problem", "task.train_letters=4", "task.lengths=[2,4]")
+    other = te.evaluate(loaded, *words, "task.group=s3")
+    assert other["config"]["task"]["name"] == "word_problem"
+    with pytest.raises(ConfigError, match=r"the task has \d+ tokens, and the model 14"):
+        te.evaluate(loaded, *words)
+
+
+def test_runs_side_by_side_and_pictures(loaded):
+    table, figure = te.compare(loaded, loaded.record)
+    assert figure is None, "of an addition that nobody has learned"
+    assert table["model"].tolist() == ["tape", "tape"]
+    assert {"test/exact_match"} < {*filter(is_result, table)} == {*table}
+    committed = {record["config"]["task"]["name"]: record for record in read_records()}
+    for name in ("arithmetic", "word_problem"):
+        table, figure = te.compare(committed[name], committed[name])
+        assert figure.width > 500
+    pictures = [te.plot(loaded), te.plot(loaded, "1+2="), te.plot(committed["word_problem"])]
+    assert all(len(picture.getcolors(1 << 24)) > 5 for picture in pictures)
+    with pytest.raises(ConfigError, match="no result of this run is by length"):
+        te.plot(committed["benchmarks"])
 
 
 @pytest.mark.parametrize(
@@ -113,21 +154,19 @@ def test_attention_and_positions_of_a_text(loaded):
 )
 def test_what_is_no_text_is_refused(loaded, text, message):
     with pytest.raises(ConfigError, match=message):
-        loaded[2].generate(text)
+        loaded.generate(text)
 
 
 @pytest.mark.parametrize("options", [{"temperature": float("nan")}, {"new_tokens": 0}])
 def test_what_generate_cannot_use_is_named(loaded, options):
     with pytest.raises(ConfigError, match=r"temperature=.* at least 0, and new_tokens=.* least 1"):
-        loaded[2].generate("1+1=", **options)
+        loaded.generate("1+1=", **options)
 
 
 def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path):
     words = [*on_text(text_folder), "trainer=cpu", "trainer.progress=none", "logger=none"]
     words += ["task.optim.max_steps=1", f"runs={tmp_path}"]
-    te.train("model=alibi", "task=c4", *words)
-    (path,) = tmp_path.glob("c4/smoke/alibi/seed0-*")
-    run = te.load(path)
+    run = te.train("model=alibi", "task=c4", *words)
     with pytest.raises(ConfigError, match=r"alibi has no position state; .* where it looks"):
         run.positions("w1 w2")
     assert run.attention("w1 w2")[2].shape == (2, 6, 6), "BOS and five bytes"
@@ -141,15 +180,17 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
     half = tmp_path / "half"
     half.mkdir()
     for name in ("config.yaml", "checkpoints"):
-        (half / name).symlink_to(loaded[0] / name)
-    (half / "record.json").symlink_to(loaded[0] / "record.json")
+        (half / name).symlink_to(loaded.folder / name)
+    (half / "record.json").symlink_to(loaded.folder / "record.json")
     with pytest.raises(ConfigError, match=r"half is not finished\."):  # the run has begun again
         te.load(half)
     (half / "DONE").touch()
-    assert te.load(half).record == te.load(loaded[0]).record
+    assert te.load(half).record == te.load(loaded.folder).record
     (half / "record.json").unlink()
     other = {"run": "of-another-seed0-0123456789", "config_hash": "0123456789"}
-    (half / "record.json").write_text(json.dumps(te.load(loaded[0]).record | other | {"seed": 0}))
+    (half / "record.json").write_text(
+        json.dumps(te.load(loaded.folder).record | other | {"seed": 0})
+    )
     with pytest.raises(ConfigError, match=r"record\.json is of other weights than step0"):
         te.load(half)
 
@@ -157,19 +198,19 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
 @pytest.mark.parametrize("damaged", ["{", "[]", '{"run": "x"}'])
 def test_a_damaged_record_is_named(loaded, tmp_path, damaged):
     for name in ("config.yaml", "checkpoints", "DONE"):
-        (tmp_path / name).symlink_to(loaded[0] / name)
+        (tmp_path / name).symlink_to(loaded.folder / name)
     (tmp_path / "record.json").write_text(damaged)
     with pytest.raises(ConfigError, match=r"record\.json .*restore or remove it"):
         te.load(tmp_path)
 
 
 def test_records_are_a_table(loaded, tmp_path, monkeypatch):
-    add_records(tmp_path, [loaded[1]])
+    add_records(tmp_path, [loaded.record])
     table = te.records(tmp_path)
     assert table.loc[0, ["model", "task", "scale", "seed"]].tolist() == [
         "tape", "arithmetic", "smoke", 0
     ]  # fmt: skip
-    accuracy = loaded[1]["metrics"]["test/exact_match"]
+    accuracy = loaded.record["metrics"]["test/exact_match"]
     assert table.loc[0, "test/exact_match"] == pytest.approx(accuracy)
     with pytest.raises(ConfigError, match="absent is not a folder of records"):
         te.records(tmp_path / "absent")
@@ -178,7 +219,7 @@ def test_records_are_a_table(loaded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="there is no record in results/records and runs/"):
         te.records()
-    (tmp_path / "runs").symlink_to(loaded[0].parents[3])
+    (tmp_path / "runs").symlink_to(loaded.folder.parents[3])
     assert te.records()["run"].tolist() == table["run"].tolist(), "the finished runs"
     assert te.records("runs")["run"].tolist() == table["run"].tolist()
     (tmp_path / "empty").mkdir()
