@@ -1,17 +1,43 @@
 """Multiple-choice benchmarks by lm-eval: MMLU's four groups and ARC (table bench of the paper)."""
 
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import logging
+import random
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import patch
 
-from annotated_types import Ge
+import numpy as np
+from annotated_types import Ge, MinLen
+from lightning.pytorch.utilities.seed import isolate_rng
 
-from tape_exp.data import benchmarks
+from tape_exp.data import builtin
+from tape_exp.data.hub import hub_errors, reach, reason
 from tape_exp.data.text import Source, Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenizers import Tokenization, Tokenizer, writing_cache
+from tape_exp.machine.files import write_atomically
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.schema import Arch, Count, Natural
 from tape_exp.tasks.base import Model, NothingTrained, Progress
 from tape_exp.tasks.text import TextTask
+
+OFFLINE = "task.source=builtin needs no network, nor does task.source=local with a task.path."
+# The first of them that a benchmark has is the one that is reported. RULER's metrics are named by
+# the length in tokens, and all that were asked are reported.
+METRICS = ("acc_norm", "acc", "exact_match")
+# Of the text itself, as wikitext and lambada have them: named each, and no percentages.
+PERPLEXITIES = ("word_perplexity", "byte_perplexity", "bits_per_byte", "perplexity")
+RULER = (4096, 8192, 16384, 32768, 65536, 131072)
+NOT_ASKED = -1  # RULER's value of a length without questions
+FEW_SHOT_SEED = 1234  # lm-eval's own
+Measured = dict[str, tuple[float, float | None]]
+"""Percent, or a perplexity, and standard error (None of a single document) by metric."""
 
 
 class Benchmarks(NothingTrained, TextTask):
@@ -48,7 +74,7 @@ class Benchmarks(NothingTrained, TextTask):
         self,
         arch: Arch,
         seed: int,
-        tasks: tuple[str, ...],
+        tasks: Annotated[tuple[str, ...], MinLen(1)],
         tokenizer: Tokenization,
         train_length: Count,
         longest: Annotated[int, Ge(2)] | None = None,
@@ -59,21 +85,11 @@ class Benchmarks(NothingTrained, TextTask):
         limit: Count | None = None,
         rows_per_batch: Count = 64,
     ) -> None:
-        if not tasks:
-            raise ConfigError(
-                "task.tasks must be a list of benchmarks, as in task.tasks=[mmlu,arc_easy]."
-            )
         super().__init__(arch, seed, Text("builtin"), tokenizer, train_length)
         self.cuts, self.longest = longest is not None, longest or train_length
         self.reaches(self.longest)
         self.names, self.source, self.path, self.trust = list(tasks), source, path, trust
         self.shots, self.limit, self.rows_per_batch = shots, limit, rows_per_batch
-
-    def prepare_data(self) -> None:
-        """Refuse what cannot be read before a tokenizer is made."""
-        if not self._prepared:
-            benchmarks.check_source(self.source, self.path, self.trust)
-        super().prepare_data()
 
     def prepare(self) -> None:
         """Read the documents."""
@@ -81,14 +97,22 @@ class Benchmarks(NothingTrained, TextTask):
         if not self.cuts and checkpoint and checkpoint.is_dir():
             self.longest = self.trained_tokens()
         needed = None
-        if self.longest >= benchmarks.RULER[0] or any("ruler" in name for name in self.names):
-            needed = benchmarks.ruler(self.tokenizer, self.longest, cache)
-        read = (self.names, self.source, self.path, cache, self.shots, needed)
-        self.loaded = benchmarks.load(*read)
+        if self.longest >= RULER[0] or any("ruler" in name for name in self.names):
+            needed = ruler(self.tokenizer, self.longest, cache)
+        folder = checked_folder(self.source, self.path, self.trust)
+        if self.source == "builtin":
+            folder = builtin.write_benchmarks(cache.resolve() / "benchmarks" / "builtin")
+        self.loaded = load(self.names, folder, self.shots, needed)
 
     def fingerprint(self) -> str:
-        """A hash of the questions."""
-        return benchmarks.fingerprint(self.loaded)
+        """A hash of every document, each task's first prompt, and its number of examples."""
+        digest = hashlib.sha256()
+        for name, task in sorted(self.loaded["tasks"].items()):
+            first = str(task.doc_to_text(task.eval_docs[0]))
+            digest.update(json.dumps([name, task.get_config("num_fewshot"), first]).encode())
+            for document in task.eval_docs:
+                digest.update(json.dumps(document, sort_keys=True, default=str).encode())
+        return digest.hexdigest()[:16]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question; ``limit`` stops after as many documents of each task."""
@@ -96,14 +120,14 @@ class Benchmarks(NothingTrained, TextTask):
 
         documents = min((n for n in (limit, self.limit) if n is not None), default=None)
         harness = Harness(model, self.tokenizer, self.longest, self.rows_per_batch, progress)
-        results = benchmarks.evaluate(harness, self.loaded, documents)
+        results = results_of(harness, self.loaded, documents)
         metrics: dict[str, float] = {}
         kind = Text("benchmarks", self.source).label
         # Groups that add up their subjects, and the tasks outside of such groups.
         groups = {name: g for name, g in self.loaded["groups"].items() if g.has_aggregation}
         inside = {task.task_name for group in groups.values() for task in group.get_all_tasks()}
         for name in (*groups, *(name for name in self.loaded["tasks"] if name not in inside)):
-            for key, (value, error) in benchmarks.reported(name, results[name]).items():
+            for key, (value, error) in reported(name, results[name]).items():
                 metrics[f"{kind}/{key}"] = value
                 if error is not None:
                     metrics[f"{kind}/{key}_stderr"] = error
@@ -122,8 +146,177 @@ class Benchmarks(NothingTrained, TextTask):
                 "documents": results[name]["sample_len"],
                 "shots": task.get_config("num_fewshot"),
             }
-            for metric, (value, error) in benchmarks.metrics_of(results[name]).items():
+            for metric, (value, error) in metrics_of(results[name]).items():
                 row[metric] = round(value, 4)
                 row[f"{metric}_stderr"] = None if error is None else round(error, 4)
             rows.append(row)
         return rows
+
+
+def checked_folder(source: Source, path: str | None, trust: bool) -> Path | None:
+    """The folder of a local source, which must be trusted."""
+    if source != "local":
+        return None
+    folder = Path(path or "").expanduser().resolve()
+    if path is None or not folder.is_dir():
+        raise ConfigError(
+            f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
+            "and their data. task.source=builtin needs none."
+        )
+    if not trust:
+        raise ConfigError(
+            f"task.path={path} can run any code: lm-eval calls what !function, metrics and "
+            "templates of its YAMLs name. Read them, then add task.trust=true."
+        )
+    return folder
+
+
+def load(
+    names: Sequence[str],
+    folder: Path | None = None,
+    shots: int | None = None,
+    needed: dict[str, Any] | None = None,
+) -> Any:
+    """lm-eval's task objects with their documents: ``tasks``, ``groups`` and ``group_map`` by name.
+
+    Args:
+        names: of tasks, groups or tags.
+        folder: of YAMLs, from which their relative paths count; None: lm-eval's own, with data of
+            the hub, or of its cache where the hub cannot be reached.
+        shots: solved examples before each question; null: the benchmark's own number, else 0. A
+            benchmark that fixes 0 keeps it, as in lm-eval.
+        needed: what benchmarks take that make their documents: :func:`ruler`.
+
+    Raises:
+        ConfigError: an unknown name, or what lm-eval says of a YAML or of data it cannot read.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError(
+            "task=benchmarks needs the package lm-eval; install it with pip install lm-eval, in a "
+            "clone with pip install -c constraints.txt -e '.[eval]'."
+        )
+    own = {} if folder is None else {"include_path": folder, "include_defaults": False}
+    # Documents that are drawn from global random numbers are the same each time.
+    with _quiet(), isolate_rng(), contextlib.redirect_stdout(io.StringIO()):
+        from lm_eval.tasks import TaskManager
+
+        random.seed(0)
+        np.random.seed(0)
+        manager = TaskManager(metadata=needed, **own)
+        for name in names:
+            if name not in manager.task_index:
+                listed = "`lm-eval ls tasks` lists them."
+                known = listed if folder is None else f"Known: {', '.join(manager.all_tasks)}."
+                raise ConfigError(
+                    f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {known}"
+                )
+        with contextlib.chdir(folder or "."), _offline(folder is not None or not _reached()):
+            try:
+                loaded = manager.load(list(names))
+            # lm-eval and datasets raise whatever a wrong YAML or data elsewhere leads to.
+            except Exception as error:
+                of_hub = folder is None and not isinstance(error, ImportError)
+                why = f"{reason(error)} {OFFLINE}" if of_hub else repr(error)
+                where = folder or "lm-eval"
+                raise ConfigError(
+                    f"task.tasks={list(names)} cannot be loaded from {where}: {why}"
+                ) from error
+    for task in loaded["tasks"].values():
+        if not metrics_of({f"{metric},": 0.0 for metric in task.aggregation()}):
+            raise ConfigError(
+                f"task.tasks: {task.task_name} reports {', '.join(task.aggregation())}; "
+                f"task=benchmarks takes benchmarks that report one of "
+                f"{', '.join((*METRICS, *PERPLEXITIES))}, or RULER's scores by length."
+            )
+        fixed = task.get_config("num_fewshot")
+        solved = fixed or 0 if shots is None or fixed == 0 else shots
+        task.set_config(key="num_fewshot", value=solved)
+        task.set_fewshot_seed(seed=FEW_SHOT_SEED)
+    return loaded
+
+
+def results_of(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dict[str, Any]]:
+    """lm-eval's results of each task and group for an ``LM``, from ``limit`` documents a task."""
+    from lm_eval.evaluator import evaluate
+
+    with _quiet():
+        report = evaluate(model, loaded, limit=limit, bootstrap_iters=1000, log_samples=False)
+    assert report is not None
+    return {name: dict(row) for name, row in report["results"].items()}
+
+
+def metrics_of(result: dict[str, Any]) -> Measured:
+    """What a benchmark measured, the reported metric first; of answers that several filters read
+    each, as ``exact_match,strict-match``.
+    """
+    metrics: Measured = {}
+    lengths = sorted(filter(str.isdecimal, {key.partition(",")[0] for key in result}), key=int)
+    for metric in (*METRICS, *PERPLEXITIES, *lengths):
+        scale = 1 if metric in PERPLEXITIES else 100
+        keys = [key for key in result if key.startswith(f"{metric},")]
+        for key in keys:
+            if metric in lengths and result[key] == NOT_ASKED:
+                continue
+            error = result.get(key.replace(",", "_stderr,", 1))
+            error = scale * float(error) if isinstance(error, int | float) else None
+            metrics[metric if len(keys) == 1 else key] = scale * float(result[key]), error
+    return metrics
+
+
+def reported(name: str, result: dict[str, Any]) -> Measured:
+    """What the record keeps of a benchmark: one metric by its name, ``<name>/<filter>`` of each
+    filter, or ``<name>@<length>`` of each length; and every perplexity, ``<name>/<metric>``.
+    """
+    metrics = metrics_of(result)
+    if lengths := {f"{name}@{key}": value for key, value in metrics.items() if key.isdecimal()}:
+        return lengths
+    first = next(iter(metrics)).partition(",")[0]
+    kept: Measured = {}
+    for key, value in metrics.items():
+        metric, _, filter_ = key.partition(",")
+        named = metric if metric in PERPLEXITIES else ""
+        if named or metric == first:
+            kept["/".join(filter(None, (name, named, filter_)))] = value
+    return kept
+
+
+def ruler(tokenizer: Tokenizer, longest: int, cache: Path) -> dict[str, Any]:
+    """What RULER's tasks take, whose prompts fill their length: a tokenizer and the lengths."""
+    if longest < RULER[0]:
+        raise ConfigError(
+            f"task.tasks: RULER asks at {RULER[0]} tokens and more, and the model takes {longest}; "
+            f"set task.longest={RULER[0]}, or use task=passkey, which asks at any length."
+        )
+    folder = cache.resolve() / "benchmarks" / "tokenizers" / tokenizer.fingerprint
+    with writing_cache(cache):
+        write_atomically(folder / "tokenizer.json", tokenizer.save())
+        kind = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+        write_atomically(folder / "tokenizer_config.json", kind)
+    lengths = [length for length in RULER if length <= longest]
+    return {"tokenizer": str(folder), "max_seq_lengths": lengths}
+
+
+def _reached() -> bool:
+    try:
+        reach()
+    except hub_errors():
+        return False
+    return True
+
+
+def _offline(offline: bool) -> contextlib.AbstractContextManager[Any]:
+    """Read what is there, without trying the hub for half a minute for each data set."""
+    import datasets
+    from huggingface_hub import constants
+
+    stack = contextlib.ExitStack()
+    for module in (datasets.config, constants):
+        stack.enter_context(patch.object(module, "HF_HUB_OFFLINE", offline))
+    return stack
+
+
+def _quiet() -> contextlib.AbstractContextManager[Any]:
+    """Silence lm-eval's remarks and bars, of which there would be several a benchmark."""
+    for name in ("lm_eval", "datasets"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return contextlib.redirect_stderr(io.StringIO())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from tape_exp.data import benchmarks
+from tape_exp.data import builtin
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import export
@@ -16,6 +16,7 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.llama import llama_name
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
+from tape_exp.tasks import benchmarks
 from tape_exp.training.module import OnDevice
 from tests.conftest import make_decoder
 
@@ -170,8 +171,8 @@ def test_benchmarks_score_as_under_hflm(decoder, tokenizer, tmp_path):
     ):
         results = []
         for model in (ours(decoder, tokenizer), theirs(decoder, tokenizer)):
-            loaded = benchmarks.load(names, "builtin", None, tmp_path, shots)
-            found = benchmarks.evaluate(model, loaded, limit=8)
+            loaded = benchmarks.load(names, builtin.write_benchmarks(tmp_path), shots)
+            found = benchmarks.results_of(model, loaded, limit=8)
             results.append({name: benchmarks.metrics_of(row) for name, row in found.items()})
         assert results[0] == results[1]
         assert {"acc", "acc_norm"} == set(results[0]["arc_easy"])
@@ -207,9 +208,9 @@ def test_perplexities_of_benchmarks_are_lm_evals(decoder, tokenizer, tmp_path):
         ("rolling", False, {"word_perplexity", "byte_perplexity", "bits_per_byte"}),
         ("last_word", True, {"", "perplexity"}),
     ):
-        loaded = benchmarks.load([name], "local", str(tmp_path), tmp_path)
-        found = benchmarks.evaluate(ours(decoder, tokenizer), loaded)[name]
-        theirs_ = benchmarks.evaluate(theirs(decoder, tokenizer, bos), loaded)[name]
+        loaded = benchmarks.load([name], tmp_path)
+        found = benchmarks.results_of(ours(decoder, tokenizer), loaded)[name]
+        theirs_ = benchmarks.results_of(theirs(decoder, tokenizer, bos), loaded)[name]
         kept = benchmarks.reported(name, found)
         assert {key.removeprefix(name).removeprefix("/") for key in kept} == expected
         for key, (value, _) in kept.items():

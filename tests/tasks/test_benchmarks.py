@@ -1,48 +1,129 @@
-"""task=benchmarks: what is reported, that a model which knows the answers gets them, and two
-processes as one.
+"""task=benchmarks: the generated set asks as lm-eval's own, folders and the hub are read, a model
+that knows the answers gets them, and mistakes are one sentence.
 """
 
+import importlib.util
+import io
 import json
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from huggingface_hub import constants
 
+from tape_exp.data import builtin
 from tape_exp.data.builtin import BENCHMARKS, SUBJECTS, question
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.identity import config_hash
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
+from tape_exp.tasks import benchmarks
 from tape_exp.tasks.base import Surroundings
 from tape_exp.tasks.benchmarks import Benchmarks
-from tape_exp.training.assembly import make_task
-from tape_exp.training.run import run
-from tests.conftest import SMALL
-from tests.processes import train
+from tape_exp.training.from_config import make_task
+from tests.conftest import SMALL, silent
+from tests.data.test_hub import hub  # noqa: F401  the fixture
+from tests.tasks.in_two import evaluate, evaluate_in_two
 
 pytest.importorskip("lm_eval", reason="lm-eval is an optional package")
+import lm_eval
+from lm_eval.tasks import TaskManager
+
+LM_EVALS = Path(lm_eval.__file__).parent / "tasks"
 ARCH = Arch(layers=1, width=16, heads=2, ffn=16)
-SIZES = [
-    "task=benchmarks",
-    "trainer=cpu",
-    "logger=none",
-    "trainer.progress=none",
-    "task.tokenizer.kind=byte",
-]
-SIZES += [word for word in SMALL if "batch" not in word]
+SIZES = ["task=benchmarks", "trainer=cpu", "logger=none", "trainer.progress=none", *SMALL[:4]]
+SIZES += ["task.tokenizer.kind=byte"]
+TASK = """
+task: colours
+dataset_path: json
+dataset_kwargs: {data_files: {test: colours.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Which? {{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+RULER_TASK = """
+task: needle
+custom_dataset: !function made.documents
+test_split: test
+output_type: generate_until
+doc_to_text: "{{input}}"
+doc_to_target: ""
+process_results: !function made.results
+metric_list:
+  - {metric: "4096", aggregation: !function made.mean, higher_is_better: true}
+  - {metric: "8192", aggregation: !function made.mean, higher_is_better: true}
+generation_kwargs: {do_sample: false, max_gen_toks: 8, until: []}
+"""
+MADE = """
+import random
+import datasets
+from transformers import AutoTokenizer
 
+def documents(tokenizer, max_seq_lengths, **_):
+    tokens = AutoTokenizer.from_pretrained(tokenizer)("needle").input_ids
+    rows = [{"input": f"{n} {len(tokens)} {random.random()}"} for n in max_seq_lengths]
+    return {"test": datasets.Dataset.from_list(rows, split=datasets.Split.TEST)}
 
-def silent(items, description):
-    return items
+def results(document, answers):
+    raise NotImplementedError
+
+mean = results
+"""
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory):
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def task(cache):
     made = Benchmarks(ARCH, 0, ("mmlu", "arc_challenge", "arc_easy"), Tokenization("byte"), 1024)
-    made.placed_in(Surroundings(cache=tmp_path_factory.mktemp("cache")))
-    made.prepare_data()
+    made.placed_in(Surroundings(cache=cache)).prepare_data()
     return made
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A benchmark of one's own, its data beside it."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "colours.yaml").write_text(TASK)
+    rows = [{"question": f"{i}", "choices": ["red", "blue"], "answer": i % 2} for i in range(6)]
+    (folder / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_generated_questions_have_one_right_answer_in_every_place(name):
+    made = [question(name, "test", index) for index in range(40)]
+    assert made == [question(name, "test", index) for index in range(40)]
+    assert [place for _, _, place in made] == [0, 1, 2, 3] * 10
+    assert all(len(set(choices)) == 4 for _, choices, _ in made)
+    assert made[0] != question(name, "dev", 0)
+
+
+def test_generated_mmlu_has_the_groups_and_words_of_lm_evals(task):
+    loaded = task.loaded
+    assert set(loaded["group_map"]["mmlu"]) == set(SUBJECTS)
+    assert set(loaded["group_map"]["mmlu_stem"]) == {"mmlu_arithmetic", "mmlu_python"}
+    asked = loaded["tasks"]["mmlu_arithmetic"]
+    document = asked.eval_docs[1]
+    letters = [f"{a}. {choice}" for a, choice in zip("ABCD", document["choices"], strict=True)]
+    assert asked.doc_to_text(document) == "\n".join([document["question"], *letters, "Answer:"])
+    assert (asked.doc_to_choice(document), asked.doc_to_target(document)) == (list("ABCD"), 1)
+    easy = loaded["tasks"]["arc_easy"]
+    document = easy.eval_docs[2]
+    assert easy.doc_to_text(document) == f"Question: {document['question']}\nAnswer:"
+    assert easy.doc_to_target(document) == 2
+    assert all(each.get_config("num_fewshot") == 0 for each in loaded["tasks"].values())
 
 
 def knowing(task, wrong: str = "none"):
@@ -53,10 +134,8 @@ def knowing(task, wrong: str = "none"):
     for name in (n for n in BENCHMARKS if n != wrong):
         for index in range(60):
             text, choices, place = question(name, "test", index)
-            answers[text, tuple(choices)] = (
-                "ABCD"[place] if name.startswith("mmlu") else choices[place]
-            )
-    texts = {text: (choices, answer) for (text, choices), answer in answers.items()}
+            letter = name.startswith("mmlu")
+            answers[text, tuple(choices) * letter] = "ABCD"[place] if letter else choices[place]
 
     def model(inputs, logits_at, sampler):
         B, T = inputs.shape
@@ -66,16 +145,12 @@ def knowing(task, wrong: str = "none"):
             asked, _, rest = whole.partition("Answer:")
             asked = asked.removeprefix("Question: ").split("\n\n")[-1].strip()
             options = tuple(line[3:] for line in asked.split("\n") if line[1:3] == ". ")
-            told = (
-                answers.get((asked.split("\n")[0], options))
-                if options
-                else texts.get(asked, (None, None))[1]
-            )
+            told = answers.get((asked.split("\n")[0] if options else asked, options))
             if told is not None:
-                start = 1 + len(task.tokenizer.encode([whole[: len(whole) - len(rest)]])[0])
+                start = len(task.tokenizer.encode([whole[: len(whole) - len(rest)]])[0])
                 for place, token in enumerate(task.tokenizer.encode([f" {told}"])[0].tolist()):
-                    if start - 1 + place < T:
-                        logits[row, start - 1 + place, token] = 9.0
+                    if start + place < T:
+                        logits[row, start + place, token] = 9.0
         return logits.flatten(0, 1)[logits_at]
 
     return model
@@ -83,12 +158,11 @@ def knowing(task, wrong: str = "none"):
 
 def test_a_model_that_knows_the_answers_gets_them(task):
     found = task.evaluate(knowing(task), silent)
-    values = {key: value for key, value in found.metrics.items() if not key.endswith("_stderr")}
-    assert set(values) == {
-        f"builtin_benchmarks/{name}" for name in ("mmlu", *SUBJECTS, "arc_challenge", "arc_easy")
-    }
-    assert all(value == 100 for value in values.values()), values
-    assert all(found.metrics[f"{key}_stderr"] == 0 for key in values)
+    names = ("mmlu", *SUBJECTS, "arc_challenge", "arc_easy")
+    for name in names:
+        assert found.metrics[f"builtin_benchmarks/{name}"] == 100, name
+        assert found.metrics[f"builtin_benchmarks/{name}_stderr"] == 0
+    assert len(found.metrics) == 2 * len(names)
 
 
 def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
@@ -116,14 +190,91 @@ def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
 def test_a_limit_is_of_documents_a_task(task):
     found = task.evaluate(knowing(task), silent, limit=1)
     assert {row["documents"] for row in found.tables["benchmarks"]} == {1}
-    assert not [
-        key for key in found.metrics if key.endswith("_stderr")
-    ]  # of one document there is none
+    assert not [key for key in found.metrics if key.endswith("_stderr")]  # of one there is none
 
 
-def test_there_must_be_a_benchmark():
-    with pytest.raises(ConfigError, match=r"task\.tasks must be a list"):
-        Benchmarks(ARCH, 0, tasks=(), tokenizer=Tokenization("byte"), train_length=32)
+def test_every_filter_and_length_is_reported_by_its_name():
+    """As of GSM8K, whose answers are read strictly and flexibly, ARC, and RULER."""
+    result = {
+        "exact_match,strict-match": 0.25,
+        "exact_match_stderr,strict-match": 0.02,
+        "exact_match,flexible-extract": 0.5,
+        "exact_match_stderr,flexible-extract": "N/A",
+    }
+    assert benchmarks.reported("gsm8k", result) == {
+        "gsm8k/strict-match": (25, 2),
+        "gsm8k/flexible-extract": (50, None),
+    }
+    result = {"acc,none": 0.5, "acc_norm,none": 0.75}
+    assert benchmarks.reported("arc", result) == {"arc": (75, None)}
+    result = {"alias": "needle", "8192,none": 0.5, "4096,none": 0.25, "16384,none": -1}
+    scores = {"needle@4096": (25, None), "needle@8192": (50, None)}
+    assert benchmarks.reported("needle", result) == scores
+
+
+def test_documents_that_are_made_for_a_tokenizer(tmp_path):
+    """A stand-in with RULER's shape. Its prompts begin with BOS, which counts."""
+    (tmp_path / "needle.yaml").write_text(RULER_TASK)
+    (tmp_path / "made.py").write_text(MADE)
+    tokenizer = Tokenization("byte").make(None, tmp_path)
+    needed = benchmarks.ruler(tokenizer, 8192, tmp_path)
+    first, again = (
+        [document["input"] for document in loaded["tasks"]["needle"].eval_docs]
+        for loaded in (benchmarks.load(["needle"], tmp_path, needed=needed) for _ in "ab")
+    )
+    assert [row.split()[:2] for row in first] == [["4096", "7"], ["8192", "7"]]
+    assert first == again
+    with pytest.raises(ConfigError, match=r"RULER asks at 4096 .* takes 300; set task\.longest="):
+        benchmarks.ruler(tokenizer, 300, tmp_path)
+
+
+def test_fingerprint_follows_questions_and_a_folder_is_read_from_anywhere(
+    folder, cache, monkeypatch
+):
+    monkeypatch.chdir(folder.parent)
+
+    def now():
+        settings = {"source": "local", "path": "mine", "trust": True}
+        made = Benchmarks(ARCH, 0, ("colours",), Tokenization("byte"), 64, **settings)
+        made.placed_in(Surroundings(cache=cache)).prepare_data()
+        assert len(made.loaded["tasks"]["colours"].eval_docs) == 6
+        return made.fingerprint()
+
+    first = now()
+    assert now() == first
+    (folder / "colours.yaml").write_text(TASK.replace("Which?", "What?"))
+    second = now()
+    data = folder / "colours.jsonl"
+    data.write_text(data.read_text().replace('"3"', '"4"'))
+    assert len({first, second, now()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: f.unlink(), r"task\.tasks: colours is not known\. Known: \."),
+        (lambda f: f.write_text(TASK + "doc_to_txt: a\n"), r"cannot be loaded from .*doc_to_txt"),
+        (lambda f: f.with_suffix(".jsonl").unlink(), r"cannot be loaded from .*colours\.jsonl"),
+        (lambda f: f.write_text(TASK.replace("acc,", "f1,")), r"colours reports f1; .* acc_norm,"),
+    ],
+)
+def test_a_damaged_folder_is_told_in_one_sentence(damage, message, folder):
+    damage(folder / "colours.yaml")
+    with pytest.raises(ConfigError, match=message) as error:
+        benchmarks.load(["colours"], folder)
+    assert "\n" not in str(error.value)
+
+
+def test_wrong_names_and_missing_things_are_told(cache, monkeypatch):
+    folder = builtin.write_benchmarks(cache / "benchmarks" / "builtin")
+    with pytest.raises(ConfigError, match=r"arc_esy is not known\. Did you mean 'arc_easy'\?"):
+        benchmarks.load(["arc_esy"], folder)
+    for path in (None, "/nowhere"):
+        with pytest.raises(ConfigError, match=rf"task\.path={path} is not a folder"):
+            benchmarks.checked_folder("local", path, trust=True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs the package lm-eval; install it with pip"):
+        benchmarks.load(["arc_easy"], folder)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +298,10 @@ def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm, monk
         "test_split: test\noutput_type: multiple_choice\ndoc_to_choice: [a, b]\n"
         f"doc_to_target: 0\n{harm}\n"
     )
-    words = [*SIZES, "model=rope", f"runs={tmp_path}/runs", f"cache={tmp_path}/cache"]
-    words += ["task.source=local", f"task.path={folder}", "task.tasks=[mine]"]
+    words = [*SIZES, "model=rope", f"cache={tmp_path}/cache", "task.source=local"]
+    words += [f"task.path={folder}", "task.tasks=[mine]"]
     with pytest.raises(ConfigError, match=r"can run any code.* add task\.trust=true"):
-        run(compose_config(words))
+        make_task(compose_config(words)).prepare_data()
     assert not list(tmp_path.rglob("sprung"))
     trusting = compose_config([*words, "task.trust=true"])
     assert config_hash(trusting) == config_hash(compose_config(words))
@@ -160,23 +311,43 @@ def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm, monk
     assert list(tmp_path.rglob("sprung"))  # the trap works
 
 
+def arc(split: str) -> bytes:
+    file = io.BytesIO()
+    rows = [builtin.benchmark_row("arc_easy", split, i) for i in range(5)]
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    return file.getvalue()
+
+
+def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, monkeypatch):  # noqa: F811
+    """In the layout of allenai/ai2_arc; of lm-eval's index, which takes ten seconds to read, only
+    ARC.
+    """
+
+    def only_arc(**_) -> TaskManager:
+        return TaskManager(include_path=LM_EVALS / "arc", include_defaults=False)
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", only_arc)
+    splits = ("train", "validation", "test")
+    places = "".join(f"  - split: {split}\n    path: ARC-Easy/{split}-*\n" for split in splits)
+    card = f"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n{places}---\n"
+    files = {f"ARC-Easy/{split}-00000-of-00001.parquet": arc(split) for split in splits}
+    with pytest.raises(ConfigError, match=r"task\.tasks=.*arc_easy.*allenai/ai2_arc"):
+        benchmarks.load(["arc_easy"])
+    hub.commit("datasets/allenai/ai2_arc", files | {"README.md": card.encode()})
+    fetched = benchmarks.load(["arc_easy"])["tasks"]["arc_easy"]
+    hub.stop()
+    again = benchmarks.load(["arc_easy"])["tasks"]["arc_easy"]
+    assert list(again.eval_docs) == list(fetched.eval_docs)
+    assert len(again.eval_docs) == 5
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=r"lm-eval: .*task\.source=builtin needs no network"):
+        benchmarks.load(["arc_challenge"])
+
+
 def test_two_processes_answer_as_one(tmp_path):
     """Sampled positions included; batches that the processes cannot share evenly."""
-    words = [
-        *SIZES,
-        f"cache={tmp_path}/cache",
-        "model=randpe",
-        "task.limit=3",
-        "task.rows_per_batch=7",
-    ]
-    words += ["task.tasks=[mmlu_stem,arc_easy]"]
-    alone = run(compose_config([*words, f"runs={tmp_path}/alone"]))["metrics"]
-    done = train(*words, f"runs={tmp_path}/both", "trainer.devices=2")
-    assert done.returncode == 0, done.stderr
-    (path,) = (tmp_path / "both").rglob("record.json")
-    assert json.loads(path.read_text())["metrics"] == alone
-    assert set(alone) == {
-        f"builtin_benchmarks/{name}{end}"
-        for name in ("mmlu_stem", "arc_easy")
-        for end in ("", "_stderr")
-    }
+    words = [*SIZES, f"cache={tmp_path}/cache", "model=randpe", "task.limit=3"]
+    words += ["task.rows_per_batch=7", "task.tasks=[mmlu_stem,arc_easy]"]
+    alone = evaluate(words)
+    assert len(alone) == 4
+    assert evaluate_in_two(words, tmp_path) == [alone, alone]

@@ -19,7 +19,7 @@ from tape_exp.tasks.base import Surroundings
 from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, is_correct
 from tape_exp.training.assembly import make_decoder, make_task
 from tests.conftest import on_text, prepared, silent, text_config
-from tests.processes import train
+from tests.tasks.in_two import evaluate, evaluate_in_two
 
 
 @pytest.fixture
@@ -209,18 +209,12 @@ def test_of_a_trained_run_with_its_tokenizer(text_run):
     assert (folder.artifacts / "heatmap.png").exists()
 
 
-def test_two_sharded_processes_ask_the_same(text_run, text_folder, tmp_path):
+def test_two_sharded_processes_ask_the_same(text_folder, tmp_path):
     """FSDP computes where all processes do: an odd number of batches must not leave one waiting."""
-    overrides = ["task.trials=3", "task.rows_per_batch=2", "task.lengths=[160]", "model=tape"]
-    cfg, _ = text_run(*overrides, task="passkey")
-    words = ["task=passkey", *on_text(text_folder, "passkey"), *overrides, "trainer=cpu"]
-    words += ["logger=none", "trainer.strategy=fsdp", "trainer.devices=2", f"runs={tmp_path}/two"]
-    done = train(*words, "task.lengths=[160]", "task.rows_per_batch=1")
-    assert done.returncode == 0, done.stderr
-    (two,) = (tmp_path / "two").rglob("passkey.json")
-    assert json.loads(two.read_text()) == json.loads(
-        (RunDirectory(cfg).artifacts / "passkey.json").read_text()
-    )
+    words = ["task=passkey", *on_text(text_folder, "passkey"), "model=tape", "trainer=cpu"]
+    words += ["task.lengths=[160]", "task.rows_per_batch=1"]
+    alone = evaluate(words)
+    assert evaluate_in_two(words, tmp_path, sharded=True) == [alone, alone]
 
 
 @pytest.mark.parametrize(
