@@ -24,7 +24,7 @@ from tape_exp.runs.starting_weights import base_of, chat_template
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import display_name
-from tape_exp.training.loaded import LoadedRun, read_run
+from tape_exp.training.loaded import Loaded, load, record_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -79,30 +79,33 @@ def export_run(
     Args:
         name: by which the card loads it; none: the folder's.
     """
-    loaded = read_run(run)
-    peft.merge(loaded.decoder)
+    loaded = load(run, finished=False)
+    peft.merge(loaded.model)
     with_results = _card_of(loaded)
 
     def describe(plain: bool) -> str:
-        return with_results(card(name or folder.name, plain, loaded.model, auto_map))
+        return with_results(card(name or folder.name, plain, loaded.section, auto_map))
 
-    what = (loaded.decoder, folder, loaded.tokenizer)
-    how: dict[str, Any] = {
-        "dtype": dtype,
-        "auto_map": auto_map,
-        "chat_template": chat_template(loaded.checkpoint),
-    }
-    export.save(*what, model=loaded.model, describe=describe, **how)
+    export.save(
+        loaded.model,
+        folder,
+        loaded.tokenizer,
+        model=loaded.section,
+        describe=describe,
+        dtype=dtype,
+        auto_map=auto_map,
+        chat_template=chat_template(loaded.checkpoint),
+    )
 
 
-def _card_of(loaded: LoadedRun) -> Callable[[str], str]:
+def _card_of(loaded: Loaded) -> Callable[[str], str]:
     """What makes a model card of its head: it adds the record, if that is of these weights."""
     try:
-        record = loaded.record()
+        record = record_of(loaded.folder, loaded.checkpoint)
     except ConfigError as error:
         warn(f"{error} The card says how to load the model, and has no results.")
         return str
-    parameters = loaded.decoder.named_parameters()
+    parameters = loaded.model.named_parameters()
     count = sum(weight.numel() for name, weight in parameters if "lora_" not in name)
     command = shlex.join(["tape-exp", "train", *record["words"]])
     return lambda head: model_card(head, record, count, command)
@@ -115,12 +118,13 @@ def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:
         base: the Llama that the run began from, a folder or a name on the hub.
         name: by which the card loads it; none: the folder's.
     """
-    loaded, local = read_run(run), Path(base).expanduser()
+    loaded, local = load(run, finished=False), Path(base).expanduser()
     base_folder = base_of(loaded.checkpoint)
     if is_llama(local) and base_folder.is_dir() and fingerprint(local) != fingerprint(base_folder):
         raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
-    moved = loaded.cfg.peft.interpolation != 1 or loaded.cfg.peft.theta is not None
-    export.save_adapter(loaded.decoder, folder, base, name, _card_of(loaded), moved)
+    method = loaded.config["peft"]
+    moved = method["interpolation"] != 1 or method["theta"] is not None
+    export.save_adapter(loaded.model, folder, base, name, _card_of(loaded), moved)
 
 
 def model_card(head: str, record: dict[str, Any], parameters: int, command: str) -> str:

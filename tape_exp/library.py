@@ -7,32 +7,25 @@ Everything here takes and gives plain objects of Python, torch and pandas. Error
 import io
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
-from omegaconf import OmegaConf
-from torch import Tensor
 
-from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.machine.processes import gather
-from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.generation import generate
-from tape_exp.models.trace import Trace, trace
 from tape_exp.paper.records import Record, known_records, read_records, records_of_runs
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.starting_weights import apply_llama_config
+from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Task
-from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
 from tape_exp.training.callbacks import track
-from tape_exp.training.loaded import read_run
+from tape_exp.training.from_config import make_adaptation, make_decoder, make_task
+from tape_exp.training.loaded import Loaded, load
 from tape_exp.training.module import OnDevice
 from tape_exp.training.run import run
 
@@ -60,14 +53,15 @@ def build(
         ConfigError: there is no such config, or it cannot be built.
     """
     words = [f"model={model}", f"task={task}", f"scale={scale}", *overrides]
-    cfg = apply_llama_config(compose_config(words))
-    made = make_task(cfg)
-    adaptation = make_adaptation(cfg, made)
+    cfg = compose_config(words)
+    start = find(cfg)
+    cfg = apply_llama_config(cfg, start)
+    made = make_task(cfg, start)
     made.prepare_data()
-    return make_decoder(cfg, made, adaptation), made
+    return make_decoder(cfg, made, make_adaptation(cfg)), made
 
 
-def train(*overrides: str, quiet: bool = False) -> "Loaded":
+def train(*overrides: str, quiet: bool = False) -> Loaded:
     """Train and evaluate what ``tape-exp train <overrides>`` would, and return the run.
 
     A run that is finished already is not repeated; one that was interrupted is resumed.
@@ -85,23 +79,10 @@ def train(*overrides: str, quiet: bool = False) -> "Loaded":
             hidden.enter_context(redirect_stderr(io.StringIO()))
         run(cfg)
         gather(None)  # so that every process of the run finds it whole
-        return load(RunDirectory(apply_llama_config(cfg)).path)
+        return load(RunDirectory(cfg).path)
 
 
-def load(folder: str | Path) -> "Loaded":
-    """A finished run, from its folder.
-
-    Raises:
-        ConfigError: it is not the folder of a finished run, or what it holds is damaged.
-    """
-    loaded = read_run(folder)
-    record = loaded.record()
-    config: Any = OmegaConf.to_container(loaded.cfg, resolve=True)
-    parts = (loaded.decoder, loaded.task, loaded.tokenizer, config, record)
-    return Loaded(loaded.folder, *parts)
-
-
-def evaluate(model: "Loaded | Decoder", *overrides: str, task: Task | None = None) -> Record:
+def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None) -> Record:
     """What a model scores, in fp32 on the device it is on: a record with its metrics and samples.
 
     Args:
@@ -130,7 +111,7 @@ def evaluate(model: "Loaded | Decoder", *overrides: str, task: Task | None = Non
     return {**facts, "metrics": found.metrics, **found.for_record()}
 
 
-def compare(*runs: "Loaded | Record") -> "tuple[pandas.DataFrame, Image | None]":
+def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
     """Runs or records side by side: their results as a table, a row each, and a figure of them by
     length, a line or a panel for each model, the mean over its seeds, if there is one to draw.
     """
@@ -153,7 +134,7 @@ def compare(*runs: "Loaded | Record") -> "tuple[pandas.DataFrame, Image | None]"
     return table[[*filter(is_result, table)]], drawn and _picture(drawn)
 
 
-def plot(run: "Loaded | Record", text: str | Sequence[int] = "") -> "Image":
+def plot(run: Loaded | Record, text: str | Sequence[int] = "") -> "Image":
     """A picture, which a notebook shows and ``save`` writes: a run's results by length, or with a
     text where each layer looks in it, the mean over heads.
 
@@ -179,105 +160,6 @@ def _picture(draw: Callable[[Path], Path]) -> "Image":
 
     with TemporaryDirectory() as folder, Image.open(draw(Path(folder, "figure.png"))) as image:
         return image.copy()
-
-
-@dataclass(frozen=True, repr=False)
-class Loaded:
-    """A finished run.
-
-    A text is a string as rows of the task begin (``"21+9="`` of addition, which has its
-    least-significant digits first), or the ids of its tokens.
-
-    Args:
-        folder: with its checkpoints and its log.
-        model: the trained decoder, in evaluation mode, on the CPU; ``model.to("cuda")`` moves it.
-        task: what it was trained on.
-        tokenizer: None where the task has none.
-        config: of the run.
-        record: what it measured.
-    """
-
-    folder: Path
-    model: Decoder
-    task: Task
-    tokenizer: Tokenizer | None
-    config: dict[str, Any]
-    record: dict[str, Any]
-
-    def __repr__(self) -> str:
-        return f"Loaded({self.record.get('run')})"
-
-    def generate(
-        self,
-        text: str | Sequence[int],
-        new_tokens: int = 64,
-        temperature: float = 0.0,
-        seed: int = 0,
-    ) -> str:
-        """What the model writes after a text, up to EOS or ``new_tokens`` tokens.
-
-        Args:
-            temperature: 0 takes the most likely token; above, samples from softmax(logits /
-                temperature).
-            seed: of what is sampled, tokens and positions.
-
-        Raises:
-            ConfigError: one of them cannot be used; the sentence says which.
-        """
-        if not (temperature >= 0 and new_tokens >= 1):  # NaN fails too
-            raise ConfigError(f"{temperature=} must be at least 0, and {new_tokens=} at least 1.")
-        generator = torch.Generator().manual_seed(seed)
-        sampler = RowSampler(seed, "generation")
-        ids, ends = [self._ids(text)], self.task.stop_tokens
-        (written,) = generate(self.model, ids, new_tokens, ends, temperature, generator, sampler)
-        return self.task.decode(written)
-
-    def attention(self, text: str | Sequence[int]) -> dict[int, Tensor]:
-        """The probabilities of every layer, counted from 1: (H, T, T); rows sum to 1."""
-        return {layer: one.attention[0] for layer, one in self._trace(text).items()}
-
-    def positions(self, text: str | Sequence[int]) -> dict[int, Tensor]:
-        """E Eᵀ of every layer, counted from 1: (H, T, T), what positions contribute to the logit of
-        a query and a key that agree (:class:`~tape_exp.models.trace.Trace`).
-
-        Raises:
-            ConfigError: the encoding has no state that turns queries and keys, as a bias has none.
-        """
-        by_head = {layer: one.products_by_head for layer, one in self._trace(text).items()}
-        products = {layer: one[0] for layer, one in by_head.items() if one is not None}
-        if not products:
-            raise ConfigError(
-                f"model={self.config['model']['name']} has no position state; attention(text) "
-                "shows where it looks."
-            )
-        return products
-
-    def on(self, *overrides: str) -> tuple[Task, dict[str, Any]]:
-        """The task of the run's config with overrides, whose data are ready, and this config."""
-        other = any(word.startswith("task=") for word in overrides)
-        kept = ("scale", "seed", "task.arch" if other else "task")
-        words = [word for word in self.record["words"] if word.startswith(kept)]
-        cfg = compose_config([*words, "model=rope", *overrides])
-        cfg.checkpoint = str(self.folder)
-        cfg = apply_llama_config(cfg)
-        task = make_task(cfg)
-        task.prepare_data()
-        section: Any = OmegaConf.to_container(cfg.task, resolve=True)
-        return task, self.record["config"] | {"task": section}
-
-    def _trace(self, text: str | Sequence[int]) -> dict[int, Trace]:
-        tokens = torch.tensor([self._ids(text)], device=self.model.head.weight.device)
-        return trace(self.model, tokens, sampler=RowSampler(0, "trace"))
-
-    def _ids(self, text: str | Sequence[int]) -> list[int]:
-        ids = self.task.encode(text) if isinstance(text, str) else list(map(int, text))
-        vocabulary, reach = self.task.arch.vocab, self.model.reach or len(ids)
-        if not (0 < len(ids) <= reach and all(0 <= number < vocabulary for number in ids)):
-            raise ConfigError(
-                f"a text has from 1 to {self.model.reach or 'any number of'} tokens, each from 0 "
-                f"to {vocabulary - 1}; this one has {len(ids)}."
-            )
-        return ids
 
 
 def records(folder: str | Path | None = None) -> "pandas.DataFrame":

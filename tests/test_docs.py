@@ -101,7 +101,7 @@ def test_hours_and_memory_are_the_plans(task, hours, recomputed, memory, how):
     """Hours of one device; the plan's own tests hold it to what a model computes."""
     words = re.findall(r"`(\w+(?:\.\w+)?=\w+)`", how)
     cfg = compose_config([f"task={task}", "model=tape", "scale=paper", *words])
-    decoder, sized = plan.model_and_task(cfg)
+    decoder, sized = plan.blank_parts(cfg)
     devices = plan.devices_of(cfg, sized)
     for printed, recompute in ((hours, False), (recomputed, True)):
         flops = plan.tokens(sized) * plan.flops_per_token(decoder, sized, recompute)

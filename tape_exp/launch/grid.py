@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 
 from tape_exp.launch.slurm import Job
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config, register
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
@@ -34,7 +33,7 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
         return _jobs_of_artifacts(words)
     jobs = [_job(choice, compose_config(choice)) for choice in combinations(words)]
     for job in jobs:
-        job.folder = run_folder(job.cfg)
+        job.folder = RunDirectory(job.cfg).path
     return jobs
 
 
@@ -59,11 +58,6 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
     return [list(choice) for choice in dict.fromkeys(product(*choices))]
 
 
-def run_folder(cfg: DictConfig) -> Path:
-    """The run directory; a ConfigError while the run that it starts from is not finished."""
-    return RunDirectory(apply_llama_config(cfg)).path
-
-
 def _job(words: list[str], cfg: DictConfig, level: int = 0, recorded: bool = False) -> Job:
     steps = cfg.task.optim.max_steps if "optim" in cfg.task else None
     return Job(words, None, steps, recorded, level, cfg)
@@ -79,5 +73,5 @@ def _jobs_of_artifacts(words: Sequence[str]) -> list[Job]:
         levels[key] = levels[run.needs] + 1
         jobs.append(_job(run.words, run.cfg, levels[key], run.recorded))
         with suppress(ConfigError):  # the run that it starts from is not finished
-            jobs[-1].folder = run_folder(run.cfg)
+            jobs[-1].folder = RunDirectory(run.cfg).path
     return sorted(jobs, key=lambda job: job.level)

@@ -24,7 +24,7 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import INSTALLED, ROOT
-from tape_exp.training.from_config import check_parts
+from tape_exp.training.from_config import blank_parts
 
 CLUSTER = ROOT / "conf" / "local" / "cluster.yaml"
 LOCK_SECONDS = 60.0
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not job.line.isprintable():
             raise ConfigError(f"{job.line!r} does not fit on a line; remove its control character.")
         if not job.recorded:
-            check_parts(job.cfg)
+            blank_parts(job.cfg)
     sweep = sweep_folder(jobs)
     script = batch_script(sbatch_options(jobs, args.words), sweep, args.words)
     if args.dry_run:

@@ -156,7 +156,7 @@ def write_costs(options: argparse.Namespace) -> int:
     for artifact in [a for a in map(load, names()) if a.rows and "paper" in a.scales]:
         jobs = runner.jobs_of([artifact], "paper", [0], records=[])
         for key in jobs.keys() - known.keys():
-            decoder, task = plan.model_and_task(jobs[key].cfg)
+            decoder, task = plan.blank_parts(jobs[key].cfg)
             flops = plan.flops_per_token(decoder, task, recompute=False) if task.trains else 0.0
             known[key] = plan.hours(plan.tokens(task) * flops, PEAK_FLOPS[plan.ASSUMED])
         hours = round(3 * sum(known[key] for key in jobs), 1)

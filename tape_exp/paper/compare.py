@@ -16,7 +16,7 @@ from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.identity import flat, identity_of, without_folders
-from tape_exp.runs.starting_weights import apply_llama_config
+from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name
@@ -67,7 +67,7 @@ def view_of(
     for row in view.rows:
         cfg = compose_config(view.words(row))
         with suppress(ConfigError):  # of a base that is not trained yet
-            cfg = apply_llama_config(cfg)
+            cfg = apply_llama_config(cfg, find(cfg))
         keys = flat(without_folders(identity_of(cfg)))
         del keys["seed"]
         if (precision := keys.pop("precision")) != "auto":

@@ -127,13 +127,13 @@ def runnable(jobs: dict[str, Job], all_of_them: bool = False) -> dict[str, Job]:
     """
     if not jobs:
         return {}
-    from tape_exp.training.from_config import check_parts  # imports torch
+    from tape_exp.training.from_config import blank_parts  # imports torch
 
     reasons: dict[str, list[str]] = {}
     fit = {}
     for key, job in jobs.items():
         try:
-            check_parts(job.cfg)
+            blank_parts(job.cfg)
             fit[key] = job
         except ConfigError as error:
             reasons.setdefault(str(error), []).append(job.title)
@@ -229,7 +229,7 @@ def end(key: str, job: Job, process: subprocess.Popen, outcome: Outcome, records
         return
     outcome.left -= 1
     try:
-        directory = RunDirectory(starting_weights.apply_llama_config(job.cfg))
+        directory = RunDirectory(job.cfg)
         if process.returncode == 0:
             if job.cfg.debug.name == "none":
                 add_records(records, [directory.record()])

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from tape_exp.machine.files import open_atomically, zip_is_sound
 from tape_exp.machine.preemption import Preempted, Preemption
-from tape_exp.machine.processes import sum_over_processes
+from tape_exp.machine.processes import gather, sum_over_processes
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -57,6 +57,23 @@ class Checkpoints(Checkpoint):
         for counts in (progress["total"], progress["current"]):
             shift = batches - counts["ready"]
             counts |= {stage: count + shift for stage, count in counts.items()}
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """From now on a signal waits for the end of the step. Raises :class:`ConfigError` where
+        processes resume from different steps: each takes the newest checkpoint that it sees, and
+        the folder may look older from another node.
+        """
+        steps = sorted(set(gather(trainer.global_step)))
+        if len(steps) > 1:
+            raise ConfigError(
+                f"the processes of the run go on from different steps, {', '.join(map(str, steps))}"
+                ": see that runs= is the same folder on all nodes, and give the command again."
+            )
+        self.preemption.waits = True
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, error: BaseException) -> None:
+        """No step ends any more for which a signal could wait."""
+        self.preemption.waits = False
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int

@@ -11,7 +11,6 @@ import shutil
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tape_exp.machine.files import remove_leftovers, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.identity import config_hash
 from tape_exp.runs.record import manifest
-from tape_exp.runs.starting_weights import find, fingerprint, init_checkpoint, variant
+from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint, variant
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
 from tape_exp.settings.redact import redact, redact_tree
@@ -36,10 +35,16 @@ class FolderError(ConfigError):
 
 
 class RunDirectory:
-    """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process."""
+    """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process.
+
+    ``start`` is the checkpoint that it begins from, if it does, and ``cfg`` has what follows from
+    that.
+    """
 
     def __init__(self, cfg: DictConfig) -> None:
-        self.cfg, self.hash = cfg, config_hash(cfg)
+        self.start = find(cfg)
+        self.cfg = cfg = apply_llama_config(cfg, self.start)
+        self.hash = config_hash(cfg, self.start)
         place = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
         self.name = "-".join(place)
         self.path = Path(cfg.runs).expanduser().resolve().joinpath(*place)
@@ -50,12 +55,6 @@ class RunDirectory:
     def done(self) -> bool:
         """Whether the run has finished, and its record is there."""
         return all((self.path / name).exists() for name in ("DONE", "record.json"))
-
-    @cached_property
-    def begins_from(self) -> str | None:
-        """The fingerprint of the weights that the run begins from, where it begins from a run."""
-        spec = init_checkpoint(self.cfg)
-        return None if spec is None else fingerprint(find(spec, self.cfg))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -101,25 +100,21 @@ class RunDirectory:
             (self.path / ending).unlink(missing_ok=True)
         config: Any = redact_tree(OmegaConf.to_container(self.cfg, resolve=True))
         self.write("config.yaml", OmegaConf.to_yaml(config))
-        self.write_json("manifest.json", made)
+        self.write("manifest.json", json.dumps(made, indent=1) + "\n")
         for name, content in assets.items():
             self.write(name, content)
 
     def refuse_other_weights(self, began: Mapping[str, Any]) -> None:
         """Raise :class:`ConfigError` where the weights that a run began from have changed since."""
-        if began.get("begun_from_weights") not in (None, self.begins_from):
+        if self.start and began.get("begun_from_weights") not in (None, fingerprint(self.start)):
             raise ConfigError(
-                f"{self.path} began from other weights than {init_checkpoint(self.cfg)} has now. "
-                f"Restore them, or train afresh: remove {self.path}, or set runs=<folder>."
+                f"{self.path} began from other weights than {self.start} has now. Restore them, or "
+                f"train afresh: remove {self.path}, or set runs=<folder>."
             )
 
     def write(self, name: str, text: str) -> None:
         """Write a text file atomically."""
         write_atomically(self.path / name, text)
-
-    def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file atomically."""
-        self.write(name, json.dumps(content, indent=1) + "\n")
 
     def finish(self, record: dict[str, Any]) -> None:
         """Write the record and mark the run as done."""

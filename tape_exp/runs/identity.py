@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.runs.starting_weights import find, init_checkpoint, title
+from tape_exp.runs.starting_weights import init_checkpoint, title
 
 
 def identity_of(cfg: DictConfig) -> dict[str, Any]:
@@ -21,11 +21,13 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
     return identity | {"checkpoint": init_checkpoint(cfg)} | ({"debug": debug} if debug else {})
 
 
-def config_hash(cfg: DictConfig) -> str:
-    """Ten hexadecimal digits of :func:`identity_of`; a base checkpoint counts as run and step."""
-    hashed, spec = identity_of(cfg), init_checkpoint(cfg)
+def config_hash(cfg: DictConfig, start: Path | None = None) -> str:
+    """Ten hexadecimal digits of :func:`identity_of`; the checkpoint that the run begins from counts
+    as run and step.
+    """
+    hashed = identity_of(cfg)
     hashed.pop("checkpoint")
-    hashed |= {} if spec is None else {"checkpoint": title(find(spec, cfg))}
+    hashed |= {"checkpoint": title(start)} if start else {}
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:10]
 
 

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ log = logging.getLogger("tape_exp")
 POINTS = 50  # of a curve in a record
 
 
+@dataclass
 class Stopwatch:
     """Seconds since ``began``, which is earlier by what earlier processes spent on the run."""
 
-    def __init__(self) -> None:
-        self.began = time.monotonic()
+    began: float = field(default_factory=time.monotonic)
 
     def seconds(self) -> float:
         """Seconds so far."""

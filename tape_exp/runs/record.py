@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape_exp.runs import rerun
 from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.runs.starting_weights import fingerprint
 from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import INSTALLED, ROOT
@@ -39,7 +40,7 @@ def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any
         "config_hash": run.hash,
         **environment_info(),
         "plugins": plugins.versions_of(identity_of(run.cfg)),
-        "begun_from_weights": run.begins_from,
+        "begun_from_weights": run.start and fingerprint(run.start),
     }
     if began:
         first, git = began["git"], made["git"]

@@ -48,15 +48,20 @@ def is_task(spec: str) -> bool:
     return "/" not in spec and yaml_of("task", spec) is not None
 
 
-def find(spec: str, cfg: DictConfig) -> Path:
-    """The checkpoint that a config names: a file, a run's newest, a task's run, or a Llama.
+def find(cfg: DictConfig) -> Path | None:
+    """The checkpoint that a run begins from, if it does: a file, a run's newest, a task's run, or
+    the folder of a Llama.
 
     A task's name stands for its finished run of the same model, ``peft``, scale and seed below
     ``runs``, or, where a base model is adapted, for the base's run. ``owner/name`` is a repository
     of the Hugging Face hub. Raises :class:`ConfigError` where there is none, or are several.
     """
-    if (path := resolve(spec)) is not None:
-        return path
+    if (spec := init_checkpoint(cfg)) is None:
+        return None
+    path = Path(spec).expanduser()
+    if path.is_file() or (path.is_dir() and not is_task(spec)):
+        whole = path.is_file() or (path / "config.json").is_file()
+        return path if whole else last_checkpoint(path)
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~", f"{cfg.runs}/")):
         from tape_exp.models import llama
 
@@ -73,19 +78,11 @@ def find(spec: str, cfg: DictConfig) -> Path:
     if len(runs) > 1:
         choices = ", ".join(f"checkpoint={run}" for run in runs)
         raise ConfigError(f"checkpoint={spec}: there are {len(runs)} finished runs, {choices}.")
-    return _last_checkpoint(runs[0])
+    return last_checkpoint(runs[0])
 
 
-def resolve(spec: str | None) -> Path | None:
-    """The checkpoint, or the Llama, at a path; None for a name and for what is not there."""
-    path = Path(spec or "").expanduser()
-    if spec is None or not path.exists() or (path.is_dir() and is_task(spec)):
-        return None
-    is_llama = (path / "config.json").is_file()
-    return path if path.is_file() or is_llama else _last_checkpoint(path)
-
-
-def _last_checkpoint(run: Path) -> Path:
+def last_checkpoint(run: Path) -> Path:
+    """The newest checkpoint in the folder of a run; raises :class:`ConfigError` without one."""
     saved = sorted((run / "checkpoints").glob("step*.ckpt"))
     if not saved:
         raise ConfigError(f"checkpoint={run} is neither a Llama nor a run with checkpoints.")
@@ -130,7 +127,7 @@ def base_of(checkpoint: Path) -> Path:
         return checkpoint
     cfg.runs = str(checkpoint.parents[5])
     try:
-        return base_of(find(init_checkpoint(cfg) or "", cfg))
+        return base_of(find(cfg) or checkpoint)
     except ConfigError as error:
         raise ConfigError(f"the base of the adapted {checkpoint} is missing: {error}") from error
 
@@ -249,37 +246,36 @@ def stretched(asked: Any, given: Any, length: int | None) -> Any:
     return {**given, "factor": given["factor"] * (asked.get("factor") or 1)}
 
 
-def apply_llama_config(cfg: DictConfig) -> DictConfig:
-    """The config with the sizes, positions and special tokens of the Llama it begins from, if any.
+def apply_llama_config(cfg: DictConfig, start: Path | None) -> DictConfig:
+    """The config with the sizes, positions and special tokens of the Llama that it begins from, or
+    that its checkpoint ``start`` was; the config itself where there is none.
 
     Raises:
-        ConfigError: the checkpoint is missing, or ``model`` cannot take up a Llama's positions.
+        ConfigError: ``model`` cannot take up a Llama's positions.
     """
-    spec = init_checkpoint(cfg)
-    if not spec:
+    if start is None:
         return cfg
-    checkpoint = find(spec, cfg)
-    if (base := base_of(checkpoint)).is_dir():
+    run = run_config(start)
+    if (base := base_of(start)).is_dir():
         from tape_exp.models import llama
 
         config = llama.read_config(base)
         special = config.bos, config.eos, config.add_bos, config.stops
         form = config.qk_norm, config.window
         values = [config.sizes(), config.theta, config.scaling, *special, *form]
-    elif llama_title(checkpoint):  # which was fine-tuned whole: the config of that run has them
-        run = run_config(checkpoint)
+    elif llama_title(start):  # which was fine-tuned whole: the config of that run has them
         values = [OmegaConf.select(run, key) for key in LLAMA_KEYS]
     else:
         return cfg
     rotary = "layers" not in cfg.model and takes(locate(cfg.model._target_, "model"), "scaling")
     if not rotary or cfg.model.get("ssmax") or (cfg.model.get("qk_norm") and not values[-2]):
         raise ConfigError(
-            f"checkpoint={spec} has the attention of RoPE without ssmax, and with qk_norm only as "
-            f"Qwen3; model={cfg.model.name} cannot continue from it."
+            f"checkpoint={init_checkpoint(cfg)} has the attention of RoPE without ssmax, and with "
+            f"qk_norm only as Qwen3; model={cfg.model.name} cannot continue from it."
         )
-    run = run_config(checkpoint)  # of an adapted one, whose scaling may be its own
+    # An adapted run may have stretched the base's positions itself.
     given = values[2] if run is None else OmegaConf.select(run, "model.scaling")
-    values[2] = stretched(cfg.model.get("scaling"), given, trained_length(checkpoint))
+    values[2] = stretched(cfg.model.get("scaling"), given, trained_length(start))
     cfg = copy.deepcopy(cfg)
     for key, value in zip(LLAMA_KEYS, values, strict=True):
         # Of the tokenizer, what differs from our own default was asked for.

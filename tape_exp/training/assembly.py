@@ -13,7 +13,6 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import Preemption
 from tape_exp.models.decoder import Decoder
@@ -36,7 +35,6 @@ from tape_exp.training.from_config import (
 class Run:
     """A run under way: its parts, and where it reports."""
 
-    cfg: DictConfig
     directory: RunDirectory
     task: Task
     decoder: Decoder
@@ -48,8 +46,9 @@ class Run:
     loggers: list[Logger] = field(default_factory=list)
 
 
-def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -> Run:
+def assemble(directory: RunDirectory, preemption: Preemption) -> Run:
     """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
+    cfg = directory.cfg
     started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
     if cfg.trainer.nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
         raise ConfigError(
@@ -63,21 +62,21 @@ def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -
             f"trainer.accelerator=gpu with trainer.devices={devices}: torch sees {present} GPUs "
             "here; trainer=cpu needs none."
         )
-    task = make_task(cfg)
+    task, adaptation = make_task(cfg, directory.start), make_adaptation(cfg)
     accumulate = micro_batches(cfg, task)
-    adaptation = make_adaptation(cfg, task)
     task.prepare_data()  # which may set the size of the vocabulary
     decoder = make_decoder(cfg, task, adaptation)
     every = min(cfg.trainer.validate_every, task.optim.max_steps)
-    return Run(cfg, directory, task, decoder, adaptation, preemption, accumulate, every)
+    return Run(directory, task, decoder, adaptation, preemption, accumulate, every)
 
 
 def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
     """Lightning's trainer for the config, with accumulation to the global batch."""
-    cfg, on_slurm, profiler = run.cfg.trainer, SLURMEnvironment.detect(), None
-    if run.cfg.debug.profiler is not None:
+    cfg, chosen = run.directory.cfg.trainer, run.directory.cfg.debug.profiler
+    on_slurm, profiler = SLURMEnvironment.detect(), None
+    if chosen is not None:
         kinds: dict[str, Any] = {"simple": SimpleProfiler, "pytorch": PyTorchProfiler}
-        profiler = kinds[run.cfg.debug.profiler](run.directory.artifacts, "profile")
+        profiler = kinds[chosen](run.directory.artifacts, "profile")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = Trainer(

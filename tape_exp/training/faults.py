@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
 from tape_exp.runs.directory import RunDirectory
@@ -40,7 +40,7 @@ class TrialPruned(Exception):  # noqa: N818  (as Optuna calls it)
 
 
 @contextmanager
-def explained(cfg: DictConfig, directory: RunDirectory, watch: "ProcessWatch") -> Iterator[None]:
+def explained(directory: RunDirectory, watch: "ProcessWatch") -> Iterator[None]:
     """Log how a run ends early, write FAILED if it failed, and raise the error of :func:`explain`.
 
     A process that does not answer ends the run with the status that asks for a requeue.
@@ -55,7 +55,7 @@ def explained(cfg: DictConfig, directory: RunDirectory, watch: "ProcessWatch") -
             raise KeyboardInterrupt from error
         raise
     except Exception as error:
-        explanation = explain(error, cfg, directory, watch.lost_process())
+        explanation = explain(error, directory, watch.lost_process())
         watch.end()
         signal_name = watch.preemption.received
         if signal_name is not None:  # another process may have left before this one
@@ -71,13 +71,12 @@ def explained(cfg: DictConfig, directory: RunDirectory, watch: "ProcessWatch") -
         raise explanation from (None if explanation is error else error)
 
 
-def explain(
-    error: Exception, cfg: DictConfig, directory: RunDirectory, lost: str | None
-) -> Exception:
+def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exception:
     """``error``, or a clear one for a lost or hung process, a full disk or a lack of memory."""
     if lost is not None:
         return RunError(f"{lost} {RESUMES}")
-    trainer, devices = cfg.trainer, cfg.trainer.devices * cfg.trainer.nodes
+    task, trainer = directory.cfg.task, directory.cfg.trainer
+    devices = trainer.devices * trainer.nodes
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL:
@@ -87,8 +86,7 @@ def explain(
             )
         lacking = isinstance(cause, torch.OutOfMemoryError | MemoryError)
         if lacking or "can't allocate memory" in str(cause):
-            batch = cfg.task.optim.batch if "optim" in cfg.task else 1
-            rows = trainer.micro_batch or batch // devices
+            rows = trainer.micro_batch or ("optim" in task and task.optim.batch // devices)
             return RunError(
                 f"out of memory; try trainer.micro_batch={max(rows // 2, 1)}, "
                 "trainer.checkpoint_activations=true, trainer=fsdp with more trainer.devices, or a "
@@ -105,19 +103,18 @@ def explain(
     return error
 
 
+@dataclass(eq=False)
 class ProcessWatch(Callback):
-    """Notices when a process that Lightning started dies, and writes FAILED at once.
-
-    This process may be in a collective that never returns, and Lightning then kills it. In training
-    a signal waits for the end of the step.
+    """Notices when a process that Lightning started dies, and writes FAILED at once: this process
+    may be in a collective that never returns, and Lightning then kills it.
     """
 
-    def __init__(self, directory: RunDirectory, preemption: Preemption) -> None:
-        self.directory, self.preemption = directory, preemption
-        self.ends = False
-        self.lost: str | None = None
-        self.children: list[subprocess.Popen] = []
-        self.threads: list[threading.Thread] = []
+    directory: RunDirectory
+    preemption: Preemption
+    ends: bool = False
+    lost: str | None = None
+    children: list[subprocess.Popen] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Begin to watch, once."""
@@ -138,14 +135,6 @@ class ProcessWatch(Callback):
                 how = f"was killed by {signal.Signals(-status).name}"
             self.lost = f"the process of {name} {how}."
             self.directory.fail(RunError(self.lost))
-
-    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """From now on a signal waits for the end of the step."""
-        self.preemption.waits = True
-
-    def on_exception(self, trainer: Trainer, module: LightningModule, error: BaseException) -> None:
-        """No step ends any more for which a signal could wait."""
-        self.preemption.waits = False
 
     def lost_process(self, seconds: float = 2.0) -> str | None:
         """Which process died, if one has: an error of this one may precede the news by a moment."""

@@ -1,7 +1,6 @@
 """Task, model and numbers of a run, each made from its section of the config."""
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,98 +9,78 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.layers import kinds_of, random_positions
+from tape_exp.models.layers import kinds_of
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import loading
-from tape_exp.runs.starting_weights import base_of, find, init_checkpoint, title
+from tape_exp.runs.starting_weights import base_of, title
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Surroundings, Task
+from tape_exp.tasks.text import TextTask
 
 log = logging.getLogger("tape_exp")
 
 
-def build_task(cfg: DictConfig) -> Task:
-    """The task, with the shortcuts of ``debug=``; no checkpoint is looked for."""
+def make_task(cfg: DictConfig, start: Path | None = None) -> Task:
+    """The task, with the shortcuts of ``debug=`` and the checkpoint that its run begins from."""
     section: Any = OmegaConf.to_container(cfg.task, resolve=True)
-    if cfg.debug.max_steps is not None and isinstance(section.get("optim"), dict):
-        section["optim"]["max_steps"] = cfg.debug.max_steps
-    if cfg.peft.get("lr") is not None and isinstance(section.get("optim"), dict):
-        section["optim"]["lr"] = cfg.peft.lr
+    if isinstance(optim := section.get("optim"), dict):
+        instead = {"max_steps": cfg.debug.max_steps, "lr": cfg.peft.get("lr")}
+        optim |= {key: value for key, value in instead.items() if value is not None}
     task: Task = build(section, "task", seed=cfg.seed)
-    cache = Path(cfg.cache).expanduser()
-    task.surroundings = Surroundings(cache, None, cfg.trainer.workers, cfg.debug.overfit)
-    return task
+    cache, workers = Path(cfg.cache).expanduser(), cfg.trainer.workers
+    return task.placed_in(Surroundings(cache, start, workers, cfg.debug.overfit))
 
 
-def build_adaptation(cfg: DictConfig) -> Adaptation | None:
+def make_adaptation(cfg: DictConfig) -> Adaptation | None:
     """The method of ``peft``, if there is one."""
     return None if cfg.peft.name == "none" else build(cfg.peft, "peft", name=cfg.peft.name)
-
-
-def model_section(cfg: DictConfig, adaptation: Adaptation | None) -> dict[str, Any]:
-    """The section ``model``, as the method of ``peft`` changes it."""
-    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
-    return model if adaptation is None else adaptation.positions(model)
-
-
-def check_parts(cfg: DictConfig) -> None:
-    """Raise :class:`ConfigError` where task, encoding or method cannot be made of their keys.
-
-    Nothing is read and nothing is computed, so that it costs milliseconds: for many runs at once.
-    """
-    task = build_task(cfg)
-    micro_batches(cfg, task)
-    build_adaptation(cfg)
-    with torch.device("meta"):
-        kinds = kinds_of(model_section(cfg, None))
-        random_positions(kinds, task.arch)
-        for kind in dict.fromkeys(kinds):
-            kind.position(task.arch)
-
-
-def make_task(cfg: DictConfig) -> Task:
-    """The task, with the checkpoint that its run begins from."""
-    task, spec = build_task(cfg), init_checkpoint(cfg)
-    checkpoint = find(spec, cfg) if spec else None
-    task.surroundings = replace(task.surroundings, checkpoint=checkpoint)
-    return task
-
-
-def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
-    """The method of ``peft``, if there is one. Raises :class:`ConfigError` where there is nothing
-    to adapt.
-    """
-    adaptation, checkpoint = build_adaptation(cfg), task.surroundings.checkpoint
-    if adaptation is None:
-        return None
-    if checkpoint is None:
-        raise ConfigError(
-            f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, folder or "
-            "repository>."
-        )
-    return adaptation
 
 
 def make_decoder(
     cfg: DictConfig, task: Task, adaptation: Adaptation | None = None, blank: bool = False
 ) -> Decoder:
-    """The adapted model of the encoding and task, with the weights of ``checkpoint``; a ``blank``
-    one is not initialised.
+    """The adapted model of the encoding and task, with the weights that the task begins from; a
+    ``blank`` one is neither initialised nor loaded.
+
+    Raises:
+        ConfigError: there are no weights to adapt, or they do not fit.
     """
-    checkpoint = task.surroundings.checkpoint
-    blank = blank or (checkpoint is not None and base_of(checkpoint).is_dir())
-    kinds = kinds_of(model_section(cfg, adaptation))
-    decoder = Decoder(task.arch, kinds, cfg.seed, cfg.trainer.attention, blank)
-    if checkpoint is not None:
-        loading.load_and_adapt(decoder, cfg, checkpoint, adaptation, task.trains)
-        log.info("Weights of %s.", title(checkpoint))
+    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    start = None if blank else task.surroundings.checkpoint
+    if adaptation is not None:
+        if start is None and not blank:
+            raise ConfigError(
+                f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, "
+                "folder or repository>."
+            )
+        model = adaptation.positions(model)
+    unset = blank or (start is not None and base_of(start).is_dir())
+    decoder = Decoder(task.arch, kinds_of(model), cfg.seed, cfg.trainer.attention, unset)
+    if start is not None:
+        loading.load_and_adapt(decoder, cfg, start, adaptation, task.trains)
+        log.info("Weights of %s.", title(start))
     elif adaptation is not None:
-        adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights
+        adaptation.apply(decoder, cfg.seed)
     decoder.recompute = cfg.trainer.checkpoint_activations
     if cfg.trainer.frozen_bf16:
         peft.freeze_in_bf16(decoder)
     return decoder
+
+
+def blank_parts(cfg: DictConfig) -> tuple[Decoder, Task]:
+    """The adapted model without storage, and the task, whose data are not read: milliseconds.
+
+    Raises:
+        ConfigError: they cannot be made of their keys.
+    """
+    task = make_task(cfg)
+    micro_batches(cfg, task)
+    if isinstance(task, TextTask) and not task.arch.vocab:  # no tokenizer is loaded
+        byte = task.tokenization.kind == "byte"  # 256 and two special tokens
+        task.size_vocabulary(258 if byte else task.tokenization.vocab)
+    with torch.device("meta"):
+        return make_decoder(cfg, task, make_adaptation(cfg), blank=True), task
 
 
 def micro_batches(cfg: DictConfig, task: Task) -> int:

@@ -1,75 +1,176 @@
 """The model of a finished run, as it was trained."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
 
 from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.generation import generate
+from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.checkpoints import file_name
 from tape_exp.runs.record import PARTS
-from tape_exp.runs.starting_weights import find, read_checkpoint, stored_config
+from tape_exp.runs.starting_weights import (
+    apply_llama_config,
+    last_checkpoint,
+    read_checkpoint,
+    stored_config,
+)
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
-from tape_exp.training.from_config import (
-    make_adaptation,
-    make_decoder,
-    make_task,
-    model_section,
-)
+from tape_exp.training.from_config import make_adaptation, make_decoder, make_task
 
 
-@dataclass(frozen=True)
-class LoadedRun:
-    """A run that is read from its folder."""
+@dataclass(frozen=True, repr=False)
+class Loaded:
+    """A finished run.
+
+    A text is a string as rows of the task begin (``"21+9="`` of addition, which has its
+    least-significant digits first), or the ids of its tokens.
+
+    Args:
+        folder: with its checkpoints and its log.
+        config: of the run.
+        checkpoint: the file of the weights.
+        model: the trained decoder, in evaluation mode, on the CPU; ``model.to("cuda")`` moves it.
+            Adapters are not merged.
+        section: the config's ``model``, as an adaptation changed it.
+        task: what it was trained on; no data are prepared.
+        tokenizer: None where the task has none.
+        record: what it measured with these weights.
+    """
 
     folder: Path
-    cfg: DictConfig  # its ``checkpoint`` is the run itself
-    checkpoint: Path  # the file of the weights
-    task: Task  # nothing is prepared
-    decoder: Decoder  # in evaluation mode; adapters are not merged
+    config: dict[str, Any]
+    checkpoint: Path
+    model: Decoder
+    section: dict[str, Any]
+    task: Task
     tokenizer: Tokenizer | None
-    model: dict[str, Any]  # the section of the config, as an adaptation changed it
+    record: dict[str, Any]
 
-    def record(self) -> dict[str, Any]:
-        """What the run measured with these weights.
+    def __repr__(self) -> str:
+        return f"Loaded({self.record.get('run', self.folder)})"
+
+    def generate(
+        self,
+        text: str | Sequence[int],
+        new_tokens: int = 64,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> str:
+        """What the model writes after a text, up to EOS or ``new_tokens`` tokens.
+
+        Args:
+            temperature: 0 takes the most likely token; above, samples from softmax(logits /
+                temperature).
+            seed: of what is sampled, tokens and positions.
 
         Raises:
-            ConfigError: the run is not finished, or its record is damaged or of other weights, as
-                that of a run which has begun again.
+            ConfigError: one of them cannot be used; the sentence says which.
         """
-        path = self.folder / "record.json"
-        if not (self.folder / "DONE").is_file() or not path.is_file():
-            raise ConfigError(f"{self.folder} is not finished.")
-        record = read_json(path)
-        if not (isinstance(record, dict) and record.keys() >= PARTS):
-            raise ConfigError(f"{path} is not a record; restore or remove it.")
-        run_hash = read_checkpoint(self.checkpoint)["config_hash"]
-        of_this = (record.get("config_hash"), file_name(record.get("steps", 0)))
-        if of_this != (run_hash, self.checkpoint.name):
-            raise ConfigError(f"{path} is of other weights than {self.checkpoint.name}.")
-        return record
+        if not (temperature >= 0 and new_tokens >= 1):  # NaN fails too
+            raise ConfigError(f"{temperature=} must be at least 0, and {new_tokens=} at least 1.")
+        generator = torch.Generator().manual_seed(seed)
+        sampler = RowSampler(seed, "generation")
+        ids, ends = [self._ids(text)], self.task.stop_tokens
+        (written,) = generate(self.model, ids, new_tokens, ends, temperature, generator, sampler)
+        return self.task.decode(written)
+
+    def attention(self, text: str | Sequence[int]) -> dict[int, Tensor]:
+        """The probabilities of every layer, counted from 1: (H, T, T); rows sum to 1."""
+        return {layer: one.attention[0] for layer, one in self._trace(text).items()}
+
+    def positions(self, text: str | Sequence[int]) -> dict[int, Tensor]:
+        """E Eᵀ of every layer, counted from 1: (H, T, T), what positions contribute to the logit of
+        a query and a key that agree (:class:`~tape_exp.models.trace.Trace`).
+
+        Raises:
+            ConfigError: the encoding has no state that turns queries and keys, as a bias has none.
+        """
+        by_head = {layer: one.products_by_head for layer, one in self._trace(text).items()}
+        products = {layer: one[0] for layer, one in by_head.items() if one is not None}
+        if not products:
+            raise ConfigError(
+                f"model={self.config['model']['name']} has no position state; attention(text) "
+                "shows where it looks."
+            )
+        return products
+
+    def on(self, *overrides: str) -> tuple[Task, dict[str, Any]]:
+        """The task of the run's config with overrides, whose data are ready, and this config."""
+        other = any(word.startswith("task=") for word in overrides)
+        kept = ("scale", "seed", "task.arch" if other else "task")
+        words = [word for word in self.record["words"] if word.startswith(kept)]
+        cfg = compose_config([*words, "model=rope", *overrides])
+        cfg.checkpoint = str(self.folder)
+        cfg = apply_llama_config(cfg, self.checkpoint)
+        task = make_task(cfg, self.checkpoint)
+        task.prepare_data()
+        section: Any = OmegaConf.to_container(cfg.task, resolve=True)
+        return task, self.record["config"] | {"task": section}
+
+    def _trace(self, text: str | Sequence[int]) -> dict[int, Trace]:
+        tokens = torch.tensor([self._ids(text)], device=self.model.head.weight.device)
+        return trace(self.model, tokens, sampler=RowSampler(0, "trace"))
+
+    def _ids(self, text: str | Sequence[int]) -> list[int]:
+        ids = self.task.encode(text) if isinstance(text, str) else list(map(int, text))
+        vocabulary, reach = self.task.arch.vocab, self.model.reach or len(ids)
+        if not (0 < len(ids) <= reach and all(0 <= number < vocabulary for number in ids)):
+            raise ConfigError(
+                f"a text has from 1 to {self.model.reach or 'any number of'} tokens, each from 0 "
+                f"to {vocabulary - 1}; this one has {len(ids)}."
+            )
+        return ids
 
 
-def read_run(folder: str | Path) -> LoadedRun:
-    """The model of the run in a folder, with the weights of its last checkpoint.
+def load(folder: str | Path, finished: bool = True) -> Loaded:
+    """A run from its folder, with the weights of its last checkpoint.
+
+    Args:
+        finished: refuse a run without a record of these weights; else ``record`` is left empty.
 
     Raises:
-        ConfigError: it is not the folder of a run, or what it holds is damaged.
+        ConfigError: it is not the folder of a finished run, or what it holds is damaged.
     """
     run = Path(folder).expanduser().resolve()
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
-    cfg = stored_config(run / "config.yaml")
-    cfg.checkpoint, cfg.runs = str(run), str(Path(run, "../../../..").resolve())
-    task, tokenizer = make_task(cfg), None
+    cfg, checkpoint = stored_config(run / "config.yaml"), last_checkpoint(run)
+    cfg.checkpoint, cfg.runs = str(run), str(run.parents[3])
+    record = record_of(run, checkpoint) if finished else {}
+    task, tokenizer = make_task(cfg, checkpoint), None
     if isinstance(task, TextTask) and (run / "tokenizer.json").is_file():
         task.tokenizer = tokenizer = task.tokenization.load(run / "tokenizer.json")
         task.size_vocabulary(task.arch.vocab or tokenizer.vocab)
-    adaptation = make_adaptation(cfg, task)
-    decoder, model = make_decoder(cfg, task, adaptation).eval(), model_section(cfg, adaptation)
-    return LoadedRun(run, cfg, find(str(run), cfg), task, decoder, tokenizer, model)
+    adaptation, config = make_adaptation(cfg), OmegaConf.to_container(cfg, resolve=True)
+    model = make_decoder(cfg, task, adaptation).eval()
+    section: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    section = adaptation.positions(section) if adaptation else section
+    return Loaded(run, config, checkpoint, model, section, task, tokenizer, record)  # type: ignore[arg-type]
+
+
+def record_of(run: Path, checkpoint: Path) -> dict[str, Any]:
+    """What a run measured with the weights of a checkpoint. Raises :class:`ConfigError` where it is
+    not finished, or its record is damaged or of other weights, as that of a run begun again.
+    """
+    path = run / "record.json"
+    if not (run / "DONE").is_file() or not path.is_file():
+        raise ConfigError(f"{run} is not finished.")
+    record = read_json(path)
+    if not (isinstance(record, dict) and record.keys() >= PARTS):
+        raise ConfigError(f"{path} is not a record; restore or remove it.")
+    measured = (record.get("config_hash"), file_name(record.get("steps", 0)))
+    if measured != (read_checkpoint(checkpoint)["config_hash"], checkpoint.name):
+        raise ConfigError(f"{path} is of other weights than {checkpoint.name}.")
+    return record

@@ -25,7 +25,6 @@ from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import log_to_all
 from tape_exp.runs.starting_weights import fingerprint, title
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.position_use import state_metrics, updates_positions
@@ -84,17 +83,6 @@ class LanguageModule(LightningModule):
             return
         for part in (*self.decoder.layers, self.decoder):
             fully_shard(part, mesh=mesh["data_parallel"])
-
-    def on_train_start(self) -> None:
-        """Raise :class:`ConfigError` where processes resume from different steps: each takes the
-        newest checkpoint that it sees, and the folder may look older from another node.
-        """
-        steps = sorted(set(processes.gather(self.global_step)))
-        if len(steps) > 1:
-            raise ConfigError(
-                f"the processes of the run go on from different steps, {', '.join(map(str, steps))}"
-                ": see that runs= is the same folder on all nodes, and give the command again."
-            )
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""

@@ -27,14 +27,7 @@ from tape_exp.models.attention import CPU_SDPA_FROM, Dense
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.text import TextTask
-from tape_exp.training.from_config import (
-    build_adaptation,
-    build_task,
-    make_decoder,
-    micro_batches,
-    precision,
-)
+from tape_exp.training.from_config import blank_parts, micro_batches, precision
 
 UTILISATION = 0.4  # of the peak
 ASSUMED = "H100"  # where this machine has no GPU whose peak is known
@@ -53,23 +46,6 @@ class Devices:
     peak: float  # FLOP/s of one device, of dense bf16 or of fp32
     memory: int  # bytes of one device; 0: none is present
     cpu: bool
-
-
-def model_and_task(cfg: DictConfig) -> tuple[Decoder, Task]:
-    """The adapted model without storage, and the task with the size of its vocabulary."""
-    task = build_task(cfg)
-    vocabulary = task.arch.vocab
-    if isinstance(task, TextTask) and not vocabulary:
-        byte = task.tokenization.kind == "byte"  # 256 and two special tokens
-        vocabulary = 258 if byte else task.tokenization.vocab  # no tokenizer is loaded
-    task.size_vocabulary(vocabulary)
-    return decoder_of(cfg, task), task
-
-
-def decoder_of(cfg: DictConfig, task: Task) -> Decoder:
-    """The model of a run, adapted as ``peft`` says, without storage and weights."""
-    with torch.device("meta"):
-        return make_decoder(cfg, task, build_adaptation(cfg), blank=True)
 
 
 def devices_of(cfg: DictConfig, task: Task) -> Devices:
@@ -159,7 +135,7 @@ def is_explicit(block: Block, width: int, devices: Devices) -> bool:
 
 def print_plan(cfg: DictConfig) -> None:
     """Print the plan of the run that ``cfg`` describes."""
-    decoder, task = model_and_task(cfg)
+    decoder, task = blank_parts(cfg)
     devices = devices_of(cfg, task)
     ways = {"activations kept": False, "recomputed": True} if task.trains else {"evaluation": False}
     needs = [memory(decoder, task, devices, way) for way in ways.values()]

@@ -1,5 +1,6 @@
 """One run, from a composed config to a record: data, model, training, evaluation."""
 
+import json
 import logging
 import math
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from tape_exp.runs.identity import identity_of
 from tape_exp.runs.loggers import close, log_to_all, make_loggers, publish
 from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
-from tape_exp.runs.starting_weights import apply_llama_config, base_of, llama_title, title
+from tape_exp.runs.starting_weights import base_of, llama_title, title
 from tape_exp.settings.naming import display_name
 from tape_exp.settings.redact import redact_tree
 from tape_exp.tasks.base import FINGERPRINT
@@ -54,7 +55,6 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
 
         print_plan(cfg)
         return {}
-    cfg = apply_llama_config(cfg)
     directory = RunDirectory(cfg)
     with Preemption() as preemption, directory.lock(), workers_killed():
         if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
@@ -63,11 +63,11 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
             directory.refuse_other_weights(record := directory.record())
             return record
         set_up_logging(directory.path / LOG, cfg.trainer.progress)
-        parts = assemble(cfg, directory, preemption)
+        parts = assemble(directory, preemption)
         directory.open(parts.task.assets())
         watch = ProcessWatch(directory, preemption)
         try:
-            with explained(cfg, directory, watch):
+            with explained(directory, watch):
                 return train_and_evaluate(parts, watch, further)
         finally:
             close(parts.loggers, directory.done, bool(preemption.received))
@@ -77,7 +77,8 @@ def train_and_evaluate(
     run: Run, watch: ProcessWatch, further: Sequence[Callback]
 ) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
-    cfg, task, directory, start = run.cfg, run.task, run.directory, run.task.surroundings.checkpoint
+    task, directory, start = run.task, run.directory, run.directory.start
+    cfg = directory.cfg
     parameters, positional = run.decoder.parameter_count(), run.decoder.positional_count()
     part = f" ({positional:,} of them positional)" if positional else ""
     log.info("%s\n  %s parameters%s in %s", directory.name, f"{parameters:,}", part, directory.path)
@@ -97,27 +98,20 @@ def train_and_evaluate(
     trainer = make_trainer(run, [*reports, watch, saving, *further])
 
     if task.trains:
-        train(run, trainer, module, saving, checkpoint)
+        trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+        saving.save(trainer)
+        run.preemption.wait(False)
+        # The record has the validation of the last step. It is missing where the last step is
+        # between two validations, and where an earlier process made it.
+        if task.optim.max_steps % run.validate_every or not module.validation:
+            trainer.validate(module, task, verbose=False)
     elif start is None:
         log.info("No checkpoint= is given, so that an untrained model is evaluated.")
     seconds = {"training": run.clock.seconds(), "checkpoints": saving.seconds}
     trainer.test(module, task, verbose=False)
     return save_results(run, trainer, module, seconds)
-
-
-def train(
-    run: Run, trainer: Trainer, module: LanguageModule, saving: Checkpoints, begin: Path | None
-) -> None:
-    """Train from the checkpoint ``begin`` to the last step, which is validated and saved."""
-    trainer.fit(module, run.task, ckpt_path=begin, weights_only=True)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
-    saving.save(trainer)
-    run.preemption.wait(False)
-    # The record has the validation of the last step. It is missing where the last step is between
-    # two validations, and where an earlier process made it.
-    if run.task.optim.max_steps % run.validate_every or not module.validation:
-        trainer.validate(module, run.task, verbose=False)
 
 
 def save_results(
@@ -131,11 +125,11 @@ def save_results(
         return {}
     images = save_artifacts(directory, evaluation)
     if adapter and module.base:
-        settings = redact_tree(identity_of(run.cfg))
+        settings = redact_tree(identity_of(directory.cfg))
         peft.save_adapter(adapter, directory.artifacts / "adapter", module.base, settings)
     log_to_all(trainer.loggers, lambda logger: logger.log_metrics(evaluation.metrics, step))
     record = record_of(run, trainer, module, seconds)
-    if run.cfg.debug.name == "none":
+    if directory.cfg.debug.name == "none":
         check_finite(record["metrics"], run.task.optim.lr)
     else:  # a shortened evaluation leaves cells empty
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
@@ -163,7 +157,7 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
         images.append(run_matrices(evaluation.matrices, path, f"{model}: {title}"))
         np.savez_compressed(folder / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
-        directory.write_json(f"artifacts/{name}.json", rows)
+        directory.write(f"artifacts/{name}.json", json.dumps(rows, indent=1) + "\n")
     return [*images, *draw_diagnostics(evaluation.tables, cfg.model.name, folder)]
 
 
@@ -172,10 +166,10 @@ def record_of(
 ) -> dict[str, Any]:
     """The record of the run, with the seconds of its training and, in that, its checkpoints."""
     task, decoder, evaluation = run.task, run.decoder, module.evaluation
-    steps, start = trainer.global_step, task.surroundings.checkpoint
+    steps, start = trainer.global_step, run.directory.start
     trained = peft.trained(decoder) if task.trains else []
     optional = {
-        "compiled": compiles(run.cfg.trainer),
+        "compiled": compiles(run.directory.cfg.trainer),
         "begun_from": start and title(start),
         "llama": start and llama_title(start),
         "knows_digits": decoder.knows_digits(),

@@ -27,14 +27,14 @@ from optuna.distributions import (
 
 from tape_exp.paper.compare import without_places
 from tape_exp.paper.words import check_words, settings_of, split_words
-from tape_exp.runs import starting_weights
 from tape_exp.runs.identity import identity_of
+from tape_exp.runs.starting_weights import find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.files import read_yaml
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import names_in, yaml_of
-from tape_exp.training.from_config import check_parts
+from tape_exp.training.from_config import blank_parts
 
 LARGEST_GRID = 10_000  # combinations of values; a larger space is taken for an infinite one
 EXAMPLE = "task.optim.lr=tag(log,interval(0.0003,0.01)) or task.optim.warmup=choice(0.05,0.1)"
@@ -111,9 +111,8 @@ class Search:
         for model, end in product(self.models, (0, -1)):
             values = {key: limits[end] for key, limits in ends.items()}
             cfg = self.config(model, values, self.seeds[0])
-            check_parts(cfg)
-            if checkpoint := starting_weights.init_checkpoint(cfg):
-                starting_weights.find(checkpoint, cfg)
+            blank_parts(cfg)
+            find(cfg)
             if cfg.trainer.devices * cfg.trainer.nodes > 1:
                 raise ConfigError("a trial runs on one device: set trainer.devices=1.")
 

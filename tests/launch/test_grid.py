@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from tape_exp.launch.grid import combinations, jobs_of, run_folder, sweep_folder
+from tape_exp.launch.grid import combinations, jobs_of, sweep_folder
 from tape_exp.paper import runner
 from tape_exp.paper.artifact import load
 from tape_exp.runs.directory import RunDirectory
@@ -76,7 +76,7 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
         ("c4", m) for m in models
     }
     base = jobs[0]
-    assert base.folder == run_folder(compose_config(base.words))  # as its task composes it
+    assert base.folder == RunDirectory(compose_config(base.words)).path  # as its task composes it
     assert jobs[-1].folder is None, "it depends on the base, which is not finished"
     directory = RunDirectory(base.cfg)
     directory.open({})

@@ -18,7 +18,7 @@ from tape_exp.runs import rerun
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.from_config import check_parts
+from tape_exp.training.from_config import blank_parts
 from tests.conftest import make_decoder, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -168,4 +168,4 @@ MISTAKES = [
 @pytest.mark.parametrize(("words", "message"), MISTAKES)
 def test_mistakes_are_explained(words, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        check_parts(compose_config(words.split()))
+        blank_parts(compose_config(words.split()))

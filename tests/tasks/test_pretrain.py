@@ -16,7 +16,6 @@ from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.assembly import make_task
-from tape_exp.training.from_config import build_task
 from tests.conftest import on_text
 
 
@@ -185,7 +184,7 @@ def test_a_corpus_shorter_than_a_block(text_folder, tmp_path):
 def test_a_folder_that_is_not_there_is_told_at_once(text_folder, key):
     task = "extend" if key == "validation" else "c4"
     words = [f"task={task}", *on_text(text_folder, task), f"task.{key}.source=local"]
-    made = build_task(compose_config([*words, f"task.{key}.path=/nowhere"]))
+    made = make_task(compose_config([*words, f"task.{key}.path=/nowhere"]))
     with pytest.raises(ConfigError, match=r"no file of the split \w+ in /nowhere"):
         made.prepare_data()
 
@@ -193,7 +192,7 @@ def test_a_folder_that_is_not_there_is_told_at_once(text_folder, key):
 def test_a_file_to_train_on_is_no_file_to_test_on(text_folder):
     words = ["task=c4", *on_text(text_folder), f"task.text.path={text_folder}/train.jsonl"]
     with pytest.raises(ConfigError, match="its split validation is what training reads"):
-        build_task(compose_config(words)).prepare_data()
+        make_task(compose_config(words)).prepare_data()
 
 
 def test_paper_scale_is_the_papers():

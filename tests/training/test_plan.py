@@ -11,8 +11,8 @@ from tape_exp.machine.hardware import peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.from_config import build_task, precision
-from tape_exp.training.plan import devices_of, flops_per_token, memory, model_and_task, tokens
+from tape_exp.training.from_config import blank_parts, make_task, precision
+from tape_exp.training.plan import devices_of, flops_per_token, memory, tokens
 from tape_exp.training.run import run
 from tests import conftest
 
@@ -22,7 +22,7 @@ PAPER = ["task=c4", "scale=paper", "trainer.micro_batch=4"]
 def planned(*overrides: str, recompute: bool = False) -> SimpleNamespace:
     """The plan of a config, with its decoder on the meta device, task and devices."""
     cfg = compose_config(list(overrides))
-    decoder, task = model_and_task(cfg)
+    decoder, task = blank_parts(cfg)
     devices = devices_of(cfg, task)
     return SimpleNamespace(
         decoder=decoder,
@@ -120,7 +120,7 @@ def test_every_task_can_be_planned_before_anything_exists(task, tmp_path, capsys
     run(compose_config([f"task={task}", "scale=paper", "debug=plan", "checkpoint=a_run_to_come"]))
     printed = capsys.readouterr().out
     assert "1 x H100 (assumed)" in printed
-    assert ("hours" in printed) == build_task(compose_config([f"task={task}"])).trains
+    assert ("hours" in printed) == make_task(compose_config([f"task={task}"])).trains
     assert os.listdir(tmp_path) == []
 
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tape_exp.runs import checkpoints
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.metrics import read_metrics
@@ -26,7 +27,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.training import module
 from tape_exp.training import run as run_module
 from tape_exp.training.assembly import make_task
-from tape_exp.training.from_config import check_parts
+from tape_exp.training.from_config import blank_parts
 from tape_exp.training.run import run
 from tests import soak
 from tests.conftest import MODELS, SMALL, TASKS, knows_digits, on_text
@@ -61,7 +62,7 @@ def test_every_model_runs_every_task(model, task, tmp_path, text_folder, request
     told = knows_digits(cfg)
     if told and task != "arithmetic":
         with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic"):
-            check_parts(cfg)
+            blank_parts(cfg)
         return
     record = run(cfg)
     trains = make_task(cfg).trains
@@ -87,7 +88,7 @@ def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
 
 
 def test_processes_that_go_on_from_different_steps_are_refused(tiny_run, monkeypatch):
-    monkeypatch.setattr(module.processes, "gather", lambda step: [step, step + 4])
+    monkeypatch.setattr(checkpoints, "gather", lambda step: [step, step + 4])
     with pytest.raises(
         ConfigError, match=r"go on from different steps, 0, 4: .* runs= is the same"
     ):
