@@ -16,7 +16,7 @@ COPY tape_exp ./tape_exp
 COPY conf ./conf
 COPY results/paper.yaml ./results/paper.yaml
 RUN pip install --no-cache-dir --constraint constraints.txt \
-    --extra-index-url https://download.pytorch.org/whl/cpu ".[eval]" \
+    --extra-index-url https://download.pytorch.org/whl/cpu ".[eval,tune]" \
     && useradd --create-home --uid 1000 runner \
     && mkdir /work \
     && chown runner /work

@@ -48,11 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tape-exp report", description="A site of all results.")
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder (default: report)")
     out = parser.parse_args(arguments).out
-    try:
-        from mkdocs.commands.build import build
-        from mkdocs.config import load_config
-    except ImportError as error:
-        raise ConfigError("pages are built by mkdocs: pip install 'tape_exp[docs]'.") from error
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
     write(out / "pages")
     write_atomically(out / "mkdocs.yml", CONFIG)
     build(load_config(str(out / "mkdocs.yml")))

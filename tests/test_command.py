@@ -16,6 +16,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 from tape_exp import __main__ as entry
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
@@ -61,6 +62,17 @@ def test_a_closed_pipe_and_a_full_disk_end_without_a_traceback():
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode != 0
+
+
+def test_an_extra_that_is_missing_is_named_and_another_module_is_a_bug(capsys):
+    @command
+    def main(name):
+        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    assert main("rouge_score.scoring") == 2
+    assert "pip install 'tape_exp[text]'" in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError):
+        main("tape_exp.nothing")
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,8 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
         return []
     loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
     if cfg.logger.name == "tensorboard":
+        import tensorboard  # noqa: F401  Lightning's own message names no extra
+
         board = TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False)
         loggers.append(board)
     elif cfg.logger.name == "wandb":

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, missing_package
 from tape_exp.settings.redact import RedactingFormatter, redact
 
 Arguments = ParamSpec("Arguments")
@@ -42,15 +42,19 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
 
 
 def is_mistake(error: Exception) -> bool:
-    """Whether an error is the user's: a ConfigError, or Hydra's or OmegaConf's."""
+    """Whether an error is the user's: a ConfigError, Hydra's or OmegaConf's, an extra that is not
+    installed.
+    """
     module = type(error).__module__.partition(".")[0]
-    return isinstance(error, ConfigError) or module in PARSERS
+    return isinstance(error, ConfigError) or module in PARSERS or bool(missing_package(error))
 
 
 def report(error: Exception) -> int:
     """Print an error as one sentence, and return its status: 2 for a mistake, else 1."""
     mistake = is_mistake(error)
-    if mistake and not isinstance(error, ConfigError):
+    if missing := missing_package(error):
+        sentence = missing
+    elif mistake and not isinstance(error, ConfigError):
         from tape_exp.settings.compose import explain  # imports Hydra
 
         sentence = explain(error, sys.argv[1:])

@@ -11,12 +11,13 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 
-from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.errors import ConfigError, did_you_mean, missing_package
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 BASES = {
@@ -55,9 +56,11 @@ def locate(target: Any, section: str) -> type:
     """
     base = resolve_name(BASES.get(section.partition(".")[0], "builtins.object"))
     try:
-        cls = resolve_name(target)
+        module, _, name = target.rpartition(".")
+        cls = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(f"{section}._target_={target} cannot be loaded: {error}") from error
+        why = missing_package(error) or error
+        raise ConfigError(f"{section}._target_={target} cannot be loaded: {why}") from error
     if not isinstance(cls, type) or not issubclass(cls, base):
         raise ConfigError(
             f"{section}._target_={target} must be a subclass of {base.__module__}.{base.__name__}."

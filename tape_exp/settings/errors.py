@@ -1,7 +1,9 @@
 """Mistakes of the user, each explained in one sentence."""
 
 import difflib
+import re
 from collections.abc import Iterable
+from importlib import metadata
 
 
 class ConfigError(ValueError):
@@ -24,3 +26,16 @@ def did_you_mean(word: object, candidates: Iterable[str]) -> str:
     """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
     near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.6)
     return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")
+
+
+def missing_package(error: Exception) -> str:
+    """The extra of this package that would have prevented an error, in a sentence, or nothing."""
+    if not (isinstance(error, ModuleNotFoundError) and error.name):
+        return ""
+    package = error.name.partition(".")[0].replace("_", "-")
+    requirements = "\n".join(metadata.requires("tape_exp") or [])
+    extras = re.findall(rf"^{package}\b.*extra == .(\w+)", requirements, re.MULTILINE)
+    if not extras:
+        return ""
+    smallest = min(extras, key=lambda extra: requirements.count(f"'{extra}'"))
+    return f"{error}: pip install 'tape_exp[{smallest}]'."

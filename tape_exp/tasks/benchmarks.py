@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import json
 import logging
@@ -190,11 +189,6 @@ def load(
     Raises:
         ConfigError: an unknown name, or what lm-eval says of a YAML or of data it cannot read.
     """
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError(
-            "task=benchmarks needs the package lm-eval; install it with pip install lm-eval, in a "
-            "clone with pip install -c constraints.txt -e '.[eval]'."
-        )
     own = {} if folder is None else {"include_path": folder, "include_defaults": False}
     # Documents that are drawn from global random numbers are the same each time.
     with _quiet(), isolate_rng(), contextlib.redirect_stdout(io.StringIO()):

@@ -3,11 +3,9 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.settings.commands import command
-from tape_exp.settings.errors import ConfigError
 
 
 @command
@@ -24,8 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("words", nargs="+", metavar=words)
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     args = parser.parse_intermixed_args(arguments)
-    if find_spec("optuna") is None:
-        raise ConfigError('tape-exp tune needs Optuna: pip install "optuna>=5,<6".')
     from tape_exp.tune.search import search_from
     from tape_exp.tune.trials import Trials, work
 
