@@ -84,7 +84,7 @@ FAMILIES: dict[str, Sequence[str]] = {
         *("rnope_swa", "ssmax", "rope_theta", "rope_linear", "rope_ntk", "rope_yarn"),
     ),
     "#000000": ("nope", "sinusoidal", "learned", "base", "unigram"),
-    "#269bb0": ("randpe", "abacus", "coupling"),
+    "#269bb0": ("randpe", "abacus", "coupling", "rfs"),
     "#009e73": ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe", "bam"),
     "#d55e00": (
         *("tape", "tape_householder", "tape_yarn", "tape_tensor", "tape_randpe", "tape_full"),

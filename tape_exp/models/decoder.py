@@ -181,7 +181,7 @@ class Decoder(nn.Module):
             if isinstance(position, Learned):
                 position.require(length)
         if self.random is not None:
-            return self.random.sample(rows, length, device, sampler)
+            return self.random.sample(rows, length, device, sampler, self.training)
         return torch.arange(length, device=device, dtype=torch.float32)[None]
 
     def starts(self, positions_BT: Tensor, last_B1: Tensor | None = None) -> list[Tensor | None]:

@@ -103,11 +103,12 @@ class RandomPositions:
 
     Args:
         multiple: L_max as a multiple of the task's longest sequence: ``model.random_range``.
-        max_length: the task's longest sequence, in tokens.
+        arch: has this, and the trained length.
     """
 
-    def __init__(self, multiple: float, max_length: int) -> None:
-        self.range, self.max_length = round(multiple * max_length), max_length
+    def __init__(self, multiple: float, arch: Arch) -> None:
+        self.range, self.max_length = round(multiple * arch.max_length), arch.max_length
+        self.train_length, max_length = arch.train_length, arch.max_length
         if not max_length < self.range <= MOST and max_length:
             raise ConfigError(
                 f"model.random_range={multiple} makes {self.range:,} positions to draw from, which "
@@ -115,7 +116,12 @@ class RandomPositions:
             )
 
     def sample(
-        self, rows: int, length: int, device: torch.device, sampler: RowSampler | None
+        self,
+        rows: int,
+        length: int,
+        device: torch.device,
+        sampler: RowSampler | None,
+        training: bool = False,
     ) -> Tensor:
         """(rows, length) fp32: for each row a sorted sample, without replacement.
 
@@ -134,17 +140,53 @@ class RandomPositions:
         return shuffled[:, :length].sort(-1).values.float()
 
 
+class RandomFloats(RandomPositions):
+    """Random Float Sampling (Shimizu et al., "Position Encoding with Random Float Sampling Enhances
+    Length Generalization of Transformers", 2026, arXiv:2602.14050): in training the positions of a
+    row of T tokens are T sorted draws from a continuous range; in evaluation they are equally
+    spaced in the same range, with T' tokens of which training has T_train at most::
+
+        p_i = L_max u_(i),  u ~ U[0, 1);    p_i = L_max (2i - 1) / (2 max(T_train, T')),  i = 1 … T'
+
+    Deliberately different: the paper's range is [0, 1), where RoPE's lower frequencies would not
+    turn. The paper itself was not at hand; this is its algorithm 1 as others tell it.
+    """
+
+    def sample(
+        self,
+        rows: int,
+        length: int,
+        device: torch.device,
+        sampler: RowSampler | None,
+        training: bool = False,
+    ) -> Tensor:
+        """(rows, length) fp32, ascending."""
+        if not training:
+            places = torch.arange(length, dtype=torch.float64, device=device) + 0.5
+            drawn = (places / max(self.train_length, length)).expand(rows, -1)
+        elif sampler is not None:
+            drawn = sampler.integers(rows, length, device).double().sort(-1).values / 2**32
+        else:
+            raise ValueError("The positions of this model are random: pass a RowSampler.")
+        return (self.range * drawn).float()
+
+
 def random_positions(kinds: Sequence[LayerKind], arch: Arch) -> RandomPositions | None:
     """The random positions of all layers of a pattern, if any has the key ``random_range``.
 
     Raises:
-        ConfigError: entries ask for different ranges, and all layers have the same positions.
+        ConfigError: entries ask for different ones, and all layers have the same positions.
     """
-    ranges = {r for kind in kinds if (r := kind.attention.random_range) is not None}
+    every = [kind.attention for kind in kinds]
+    ranges = {(r, one.random_floats) for one in every if (r := one.random_range) is not None}
     if len(ranges) > 1:
+        told = [
+            f"{multiple}{' of floats' if floats else ''}" for multiple, floats in sorted(ranges)
+        ]
         raise ConfigError(
-            "the entries of model.layers have random_range="
-            f"{' and '.join(map(str, sorted(ranges)))}, and all layers have the same positions; "
-            "give one."
+            f"the entries of model.layers have random_range={' and '.join(told)}, and all layers "
+            "have the same positions; give one."
         )
-    return RandomPositions(ranges.pop(), arch.max_length) if ranges else None
+    for multiple, floats in ranges:
+        return (RandomFloats if floats else RandomPositions)(multiple, arch)
+    return None

@@ -101,7 +101,7 @@ def _check_config(
     if adaptation is not None and (checkpoint.is_dir() if run is None else run.peft.name == "none"):
         keys, drop = {"model.ssmax", "model.qk_norm"}, adaptation.drop
         model = run.model if run is not None else {"_target_": ROPE}
-        fixed = ("_target_", "layers", "random_range")
+        fixed = ("_target_", "layers", "random_range", "random_floats")
         same = all(model.get(key) == cfg.model.get(key) for key in fixed)
         if drop or not same:
             encodings = [] if drop else decoder.encodings()

@@ -167,7 +167,8 @@ class AttentionConfig:
     - ``ssmax`` multiplies its logits by s · ln n, s learned per layer and head (Nakanishi,
       "Scalable-Softmax Is Superior for Attention", 2025),
     - ``random_range`` draws the positions of each row, of all layers alike, from this multiple of
-      the task's longest sequence: see :class:`~tape_exp.models.layers.RandomPositions`,
+      the task's longest sequence: see :class:`~tape_exp.models.layers.RandomPositions`; with
+      ``random_floats`` as :class:`~tape_exp.models.layers.RandomFloats`,
     - ``qk_norm`` divides queries and keys, before they are rotated, by their root mean square over
       the channels of a head, and multiplies them by a gain per channel that all heads share, as
       Qwen3 does; OLMo 2 normalises over all heads at once.
@@ -178,6 +179,11 @@ class AttentionConfig:
     ssmax: bool = False
     qk_norm: bool = False
     random_range: Annotated[float, Gt(1)] | None = None  # null: positions are 0 … T - 1
+    random_floats: bool = False
+
+    def __post_init__(self) -> None:
+        if self.random_floats and self.random_range is None:
+            raise ConfigError("model.random_floats=true needs model.random_range; 2 is usual.")
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def test_generation_is_our_own(name, arch):
     assert len({tuple(row) for row in expected}) > 1
 
 
-RANDOM = ["randpe", "tape_randpe", "alibi_randpe", "fire_randpe"]
+RANDOM = ["rfs", "randpe", "tape_randpe", "alibi_randpe", "fire_randpe"]
 
 
 @pytest.mark.parametrize("name", ["rope", "tape", "alibi", *RANDOM])

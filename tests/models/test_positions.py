@@ -262,6 +262,26 @@ def test_randpe_is_sorted_distinct_and_not_rope(arch):
     assert torch.equal(later, positions[3:]), "row k is a function of k, not of its batch"
 
 
+def test_random_floats_are_even_in_evaluation_and_sorted_uniform_draws_in_training(arch):
+    arch = dataclasses.replace(arch, train_length=20)
+    rope, rfs = make_decoder("rope", arch).eval(), make_decoder("rfs", arch).eval()
+    for T in (12, 40):  # up to the trained length, and beyond
+        tokens = torch.randint(0, 14, (2, T), generator=torch.Generator().manual_seed(0))
+        places = [2 * 48 * (2 * i - 1) / (2 * max(20, T)) for i in range(1, T + 1)]
+        expected = rope(tokens, positions_BT=torch.tensor([places]))
+        assert torch.allclose(rfs(tokens), expected, atol=1e-5)
+    drawn = rfs.train().positions(4000, 7, torch.device("cpu"), RowSampler(5))
+    assert (drawn.diff(dim=1) > 0).all()
+    assert 0 <= drawn.min() < 1
+    assert 95 < drawn.max() < 96
+    order = torch.arange(1, 8)  # the mean of the k-th of T draws is L k / (T + 1)
+    assert torch.allclose(drawn.mean(0), 96 * order / 8, atol=4 * 96 * 0.5 / 9**0.5 / 4000**0.5)
+    later = rfs.positions(5, 7, torch.device("cpu"), RowSampler(5, first=3))
+    assert torch.equal(later, drawn[3:8]), "row k is a function of k, not of its batch"
+    with pytest.raises(ConfigError, match=r"model\.random_floats=true needs model\.random_range"):
+        make_decoder("rope", arch, "+model.random_floats=true")
+
+
 def test_randpe_says_what_to_change(arch):
     for words in ("1.001", "1e9"):
         with pytest.raises(ConfigError, match="positions to draw from, which must be above 48"):
