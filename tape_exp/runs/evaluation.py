@@ -45,7 +45,6 @@ class Evaluation:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows, for the record
     matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
-    record_matrices: bool = True  # else they are among the artifacts only
     record_tables: bool = False  # as well as among the artifacts
 
     def for_record(self) -> dict[str, Any]:
@@ -57,7 +56,7 @@ class Evaluation:
             part["axes"] = axes | {"trained": list(self.heatmap.trained)}
         if self.tables and self.record_tables:
             part["tables"] = self.tables
-        if self.matrices and self.record_matrices:
+        if self.matrices:
             finite = {name: m for name, m in self.matrices.items() if np.isfinite(m).all()}
             if left_out := sorted(self.matrices.keys() - finite.keys()):
                 log.warning("Not finite, and not in the record: %s.", ", ".join(left_out))

@@ -2,33 +2,27 @@
 
 import copy
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from tape_exp.data.batch import Batch
+from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
-from tape_exp.tasks.position_use import (
-    RESETS,
-    maps_of_row,
-    solved_and_failed,
-    state_metrics,
-    updates_positions,
-    without,
-)
-from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
-from tape_exp.tasks.sum_faults import fault_metrics, fault_tables, longest_carry_chain, sum_scores
+from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
+from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens, split_means
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
+FAULTS = ("wrong_digit", "eos_early", "eos_late")  # numbered from 1; 0 is a sum without a fault
 
 
 class Arithmetic(Task):
@@ -42,8 +36,8 @@ class Arithmetic(Task):
     Metrics, in percent: ``test/exact_match`` (unweighted mean over the grid, the paper's number),
     ``id/exact_match`` (both operands within the trained lengths), ``ood/exact_match`` (the other
     cells), each with its standard error. Diagnostics, which tell why sums are wrong:
-    ``forced/…`` and ``failures/…`` (:mod:`~tape_exp.tasks.sum_faults`), of TAPE also ``state/…``
-    and ``causal/<what is reset>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
+    ``forced/…`` and ``failures/…`` (:func:`fault_metrics`), of TAPE also ``state/…`` and
+    ``causal/<what is reset>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
     cell with updates of the state left out (:mod:`~tape_exp.tasks.position_use`).
 
     Args:
@@ -101,47 +95,24 @@ class Arithmetic(Task):
         return LazyBatches([cells[start : start + per_batch] for start in starts], self.grid_batch)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """The grid, and of a decoder its attention, and what the updates of its state are for."""
+        """The grid, and of TAPE what the updates of its state are for."""
         evaluation = super().evaluate(model, progress, limit)
         decoder = getattr(model, "decoder", None)
-        if decoder is None:
-            return evaluation
-        self.add_maps(model, evaluation)
-        if updates_positions(decoder):
+        if decoder is not None and updates_positions(decoder):
             evaluation.metrics |= self.position_metrics(model, decoder, progress, limit)
         return evaluation
 
-    def add_maps(self, model: Any, evaluation: Evaluation) -> None:
-        """The attention on a solved and a failed sum whose first operand is one digit longer than
-        trained, and whose second one is as long as may be; of the first of them also E·Eᵀ.
-        """
-        ring = self.train_digits + 1
-        if ring > self.test_digits:
-            return
-        batch = self.few().grid_batch([(ring, b) for b in range(ring, 0, -1)])
-        evaluation.record_matrices = False  # they are large
-        evaluation.tables["mapped_sums"] = []
-        for name, row in solved_and_failed(model, batch).items():
-            end = int((batch["labels"][row] == EOS).nonzero()) + 1
-            for key, matrix in maps_of_row(model, batch, row, end).items():
-                if key.startswith("attention") or not evaluation.tables["mapped_sums"]:
-                    evaluation.matrices[f"{key} {name}"] = matrix
-            written = self.decode([*batch["inputs"][row, :end].tolist(), EOS])
-            evaluation.tables["mapped_sums"].append({"sum": name, "text": written})
-
     def position_metrics(
-        self,
-        model: Model,
-        decoder: Decoder,
-        progress: Progress,
-        limit: int | None,
+        self, model: Model, decoder: Decoder, progress: Progress, limit: int | None
     ) -> dict[str, float]:
         """Sizes and turns of the state by layer, and exact match with parts of its update reset."""
         tokens = self.grid_batch([(self.train_digits, self.train_digits)])["inputs"][:32]
         metrics = state_metrics(model, tokens, tokens != PAD)
+        few = copy.copy(self)
+        few.samples_per_cell = min(self.diagnosed_per_cell, self.samples_per_cell)
         for name, parts in RESETS.items():
             with without(decoder, parts):
-                found = Task.evaluate(self.few(), model, progress, limit).metrics
+                found = Task.evaluate(few, model, progress, limit).metrics
             metrics |= {
                 f"causal/{name}/{split}/exact_match": found[f"{split}/exact_match"]
                 for split in ("id", "ood")
@@ -149,52 +120,27 @@ class Arithmetic(Task):
             }
         return metrics
 
-    def few(self) -> "Arithmetic":
-        """This task with the first few samples of each cell."""
-        few = copy.copy(self)
-        few.samples_per_cell = min(self.diagnosed_per_cell, self.samples_per_cell)
-        return few
-
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Exact match, and what :func:`~tape_exp.tasks.sum_faults.sum_scores` tells of mistakes."""
-        own = sum_scores(logits, labels, EOS, places=self.test_digits + 1)
-        return super().score_rows(logits, labels) | own
+        """Exact match, and what :func:`sum_scores` tells of mistakes."""
+        return super().score_rows(logits, labels) | sum_scores(logits, labels)
 
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
-        """The means and the grid, the means as a table, and the diagnostics of wrong sums."""
+        """The means and the grid, and how wrong sums begin to be wrong."""
         evaluation = super().summarise(scores)
-        metrics = evaluation.metrics
-        chains = {cell: self.carry_chains(cell) for cell in scores}
-        evaluation.tables |= fault_tables(scores, chains, self.is_trained)
-        evaluation.tables["grid_means"] = [
-            {"cells": split, "exact_match": metrics[key], "stderr": metrics[f"{key}_stderr"]}
-            for split in ("test", "id", "ood")
-            if (key := f"{split}/exact_match") in metrics
-        ]
-        metrics |= fault_metrics(scores, self.is_trained)
+        evaluation.metrics |= fault_metrics(scores, self.is_trained)
         return evaluation
-
-    def carry_chains(self, cell: tuple[int, int]) -> np.ndarray:
-        """The longest carry chain of each test sample of a cell."""
-        (a, b), (tokens, _) = cell, self.grid_rows([cell])
-        tokens = tokens.astype(np.int64) - ZERO
-        return longest_carry_chain(tokens[:, :a], tokens[:, a + 1 : a + 1 + b])
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
         """All test samples of the given cells; those of a cell depend only on its two lengths."""
-        tokens, answer = self.grid_rows(list(cells))
-        width = int(np.flatnonzero(answer.any(0))[-1]) + 1
-        return next_tokens(tokens[:, :width], answer[:, :width])
-
-    def grid_rows(self, cells: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-        """The same as :func:`write_rows` returns them."""
-        longest, rows = max(map(max, cells)), self.samples_per_cell
-        random = np.zeros((len(cells), rows, 2, longest), dtype=np.uint32)
+        cells, rows = list(cells), self.samples_per_cell
+        random = np.zeros((len(cells), rows, 2, max(map(max, cells))), dtype=np.uint32)
         for of_cell, (a, b) in zip(random, cells, strict=True):
             drawn = lanes(seed_for(0, "test", a, b), 0, rows, a + b)
             of_cell[:, 0, :a], of_cell[:, 1, :b] = drawn[:, :a], drawn[:, a:]
         lengths = np.repeat(np.array(cells, dtype=np.int64), rows, 0)
-        return write_rows(lengths[:, 0], lengths[:, 1], random.reshape(len(lengths), -1))
+        tokens, answer = write_rows(lengths[:, 0], lengths[:, 1], random.reshape(len(lengths), -1))
+        width = int(np.flatnonzero(answer.any(0))[-1]) + 1
+        return next_tokens(tokens[:, :width], answer[:, :width])
 
 
 def row_length(digits: int) -> int:
@@ -238,3 +184,43 @@ def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.nda
     tokens = np.zeros((rows, 3 * n + 4), dtype=np.uint8)
     tokens[column < end] = np.concatenate([part for part, _ in parts], 1)[np.concatenate(used, 1)]
     return tokens, (column > (a + b + 1)[:, None]) & (column < end)
+
+
+def sum_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """How the arg-max of ``logits`` (B, T, V) fails, given the right answer so far.
+
+    Greedy decoding makes the same first mistake, and goes its own way only after it.
+
+    Returns:
+        ``fault`` (B,): the first mistake, 0 where there is none: 1, another token than EOS instead
+        of a digit; 2, EOS instead of a digit; 3, another token than EOS after the last digit.
+        ``forced`` (B,): whether all digits are right where EOS may not be chosen before their end,
+        and is given after it.
+    """
+    labelled = labels != IGNORE
+    of_digits, chosen = labelled & (labels != EOS), logits.argmax(-1)
+    wrong = labelled & (chosen != labels)
+    kind = wrong * (1 + (of_digits & (chosen == EOS)).int() + 2 * ~of_digits)
+    fault = kind.gather(1, wrong.int().argmax(1, keepdim=True))[:, 0]
+    barred = logits.clone()
+    barred[..., EOS] = -torch.inf
+    forced = ((barred.argmax(-1) == labels) | ~of_digits).all(1)
+    return {"fault": fault.to(torch.int8), "forced": forced}
+
+
+def fault_metrics(
+    scores: Mapping[Any, Scores], is_trained: Callable[[Any], bool]
+) -> dict[str, float]:
+    """``forced/<split>/exact_match`` in percent, and ``failures/<split>/<fault>``: the share of
+    wrong sums that begin with each fault, where there are wrong sums.
+    """
+    forced = {cell: {"exact_match": of_cell["forced"]} for cell, of_cell in scores.items()}
+    means = split_means(forced, ("exact_match",), is_trained)
+    metrics = {f"forced/{name}": value for name, value in means.items()}
+    for split, trained in (("id", True), ("ood", False)):
+        cells = [of["fault"] for cell, of in scores.items() if is_trained(cell) == trained]
+        faults = np.concatenate(cells) if cells else np.zeros(0)
+        for number, name in enumerate(FAULTS, 1) if faults.any() else ():
+            share = (faults[faults > 0] == number).mean()
+            metrics[f"failures/{split}/{name}"] = 100 * float(share)
+    return metrics

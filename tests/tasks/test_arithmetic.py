@@ -1,5 +1,5 @@
-"""The addition task: its stream, its grid, and one forward pass instead of token-by-token
-decoding.
+"""The addition task: its stream, its grid, one forward pass instead of token-by-token decoding, and
+why sums are wrong.
 """
 
 import re
@@ -12,10 +12,19 @@ from tape_exp.data.batch import IGNORE
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.arithmetic import EOS, EQUALS, PAD, VOCABULARY, Arithmetic, row_length
+from tape_exp.tasks.arithmetic import (
+    EOS,
+    EQUALS,
+    FAULTS,
+    PAD,
+    VOCABULARY,
+    Arithmetic,
+    row_length,
+    sum_scores,
+)
 from tape_exp.tasks.slices import row_scores
 from tape_exp.training.assembly import make_task
-from tests.conftest import make_decoder
+from tests.conftest import make_decoder, silent
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
 OPTIM = Optim(batch=8, max_steps=2, lr=1e-3)
@@ -157,26 +166,48 @@ def test_one_forward_pass_equals_greedy_decoding(tmp_path):
     assert 0 < sum(at_once) < len(at_once)
 
 
-def test_evaluate_fills_the_grid_in_the_right_cells():
-    """A model that answers from the row itself, and only where the first operand is the longer
-    one.
+def saying(says):
+    """A model that, for operands a and b, chooses what ``says`` gives for each place of the answer,
+    the right one second.
     """
-    task = make(train_digits=2, test_digits=4, samples_per_cell=5, rows_per_batch=7)
 
     def model(tokens, sampler=None):
         logits = torch.zeros(*tokens.shape, len(VOCABULARY))
-        for r, row in enumerate(tokens.tolist()):
+        for of_row, row in zip(logits, tokens.tolist(), strict=True):
             equal = row.index(EQUALS)
             a, b = "".join(VOCABULARY[t] for t in row[:equal]).split("+")
-            answer = str(int(a[::-1]) + int(b[::-1]))[::-1]
-            for offset, word in enumerate([*answer, "<eos>"] if len(a) > len(b) else []):
-                logits[r, equal + offset, VOCABULARY.index(word)] = 1
+            right = [*str(int(a[::-1]) + int(b[::-1]))[::-1], "<eos>"]
+            for place, (word, best) in enumerate(zip(right, says(a, b, right), strict=True), equal):
+                of_row[place, VOCABULARY.index(word)] = 1
+                of_row[place, VOCABULARY.index(best)] = 2
         return logits
 
-    evaluation = task.evaluate(model, lambda items, description: items)
+    return model
+
+
+def test_evaluate_fills_the_grid_in_the_right_cells():
+    """A model that is right only where the first operand is the longer one."""
+    task = make(train_digits=2, test_digits=4, samples_per_cell=5, rows_per_batch=7)
+    model = saying(lambda a, b, right: right if len(a) > len(b) else ["+"] * len(right))
+    evaluation = task.evaluate(model, silent)
     assert np.array_equal(evaluation.heatmap.values, 100.0 * np.tril(np.ones((4, 4)), -1))
-    partial = task.evaluate(model, lambda items, description: items, limit=2)
+    partial = task.evaluate(model, silent, limit=2)
     assert np.isnan(partial.heatmap.values).sum() == 14
+
+
+@pytest.mark.parametrize("digits", [9, 2])
+def test_right_digits_with_eos_too_early(digits):
+    """All right, or it ends every answer after two digits, as if all sums were short."""
+
+    def says(a, b, right):
+        return [*right[:digits], *["<eos>"] * (len(right) - digits)]
+
+    metrics = make(2, 4, samples_per_cell=20).evaluate(saying(says), silent).metrics
+    for split in ("id", "ood"):
+        assert metrics[f"forced/{split}/exact_match"] == 100
+        shares = [metrics.get(f"failures/{split}/{fault}") for fault in FAULTS]
+        assert shares == ([0, 100, 0] if digits == 2 else [None] * 3)
+    assert metrics["ood/exact_match"] == (0 if digits == 2 else 100)
 
 
 def test_wrong_values_name_the_key():
@@ -197,7 +228,7 @@ def test_samples_are_rows_of_the_test_with_what_the_model_wrote():
         following[0] = inputs[0]  # but the first row
         return torch.nn.functional.one_hot(following, task.arch.vocab).float()
 
-    rows = task.evaluate(knows_sums, lambda items, _: items).tables["samples"]
+    rows = task.evaluate(knows_sums, silent).tables["samples"]
     assert 1 < len(rows) <= 8
     assert [rows[0]["length"], rows[-1]["length"]] == ["1 × 1", "10 × 10"]
     assert [row["correct"] for row in rows] == [row["right"] == row["written"] for row in rows]
@@ -206,3 +237,28 @@ def test_samples_are_rows_of_the_test_with_what_the_model_wrote():
     for row in rows:
         a, b = (int(number[::-1]) for number in row["asked"].rstrip("=").split("+"))
         assert int(row["right"].removesuffix("<eos>")[::-1]) == a + b
+
+
+def test_scores_are_those_of_decoding_place_by_place():
+    """Random logits that lean towards the right token, so that every fault occurs."""
+    generator = torch.Generator().manual_seed(0)
+    task = make(2, 4, samples_per_cell=40)
+    labels = task.grid_batch([(1, 1), (2, 1), (3, 4)])["labels"]
+    logits = torch.randn(*labels.shape, len(VOCABULARY), generator=generator)
+    logits.scatter_add_(2, labels.clamp(min=0)[..., None], torch.full((*labels.shape, 1), 2.5))
+    found = sum_scores(logits, labels)
+    seen = set()
+    for number, (of_row, row) in enumerate(zip(logits, labels, strict=True)):
+        places = (row != IGNORE).nonzero()[:, 0].tolist()
+        fault, forced = 0, True
+        for place in places:
+            best, right = int(of_row[place].argmax()), int(row[place])
+            if right != EOS:
+                barred = [v if t != EOS else -9e9 for t, v in enumerate(of_row[place].tolist())]
+                forced &= int(np.argmax(barred)) == right
+            if best != right and not fault:
+                fault = 3 if right == EOS else 2 if best == EOS else 1
+        seen.add(fault)
+        assert int(found["fault"][number]) == fault
+        assert bool(found["forced"][number]) == forced
+    assert seen == {0, 1, 2, 3}
