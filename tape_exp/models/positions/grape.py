@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.models.positions.base import Rotated, for_heads
-from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn_both
+from tape_exp.models.positions.rope import RoPE, Scaling, Theta
 from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, Positive
 
@@ -62,22 +62,27 @@ class GRAPE(RoPE):
         """All as constructed."""
 
     def start(self, positions_BT: Tensor) -> Tensor:
-        """The index, (B, T, 1, 1): every layer has its own frequencies."""
-        return positions_BT[..., None, None]
+        """The index, (B, T, 1): every layer has its own frequencies."""
+        return positions_BT[..., None]
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """G(n) q and G(n) k, seen from the planes; padding adds nothing to n."""
-        n = state
+        n_BT1 = state
         if self.phase == "tokens":
             steps_BT = F.softplus(x_BTC @ precise(self.w) + precise(self.c)) * x_BTC.any(-1)
-            n = (steps_BT.cumsum(1) - steps_BT)[..., None, None]
+            n_BT1 = (steps_BT.cumsum(1) - steps_BT)[..., None]
         if self.planes == "learned":
             skew = precise(self.skew)
             axes_KDD = torch.matrix_exp(skew - skew.mT)
             axes_HDD = for_heads(axes_KDD[None, None], q_BTHD.shape[2])[0, 0]
             q_BTHD = torch.einsum("bthd,hde->bthe", q_BTHD, axes_HDD)
             k_BTHD = torch.einsum("bthd,hde->bthe", k_BTHD, axes_KDD)
-        return turn_both(q_BTHD, k_BTHD, self._rotations(n))
+        return super().rotate(q_BTHD, k_BTHD, x_BTC, self.rotations(n_BT1))
+
+    def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
+        """ω_m, and YaRN's factor where it applies."""
+        frequencies, magnitude = super().frequencies(like)
+        return frequencies * precise(self.r).exp(), magnitude
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """RoPE's, at the learned frequencies; None where the planes are learned or tokens choose
@@ -85,9 +90,4 @@ class GRAPE(RoPE):
         """
         if self.planes == "learned" or self.phase == "tokens":
             return None
-        return super().matrices(self._rotations(state))
-
-    def _rotations(self, n: Tensor) -> Tensor:
-        """Cosines and sines of n ω_m, (B, T, 1, 2, d/2), times YaRN's factor where it applies."""
-        frequencies, magnitude = self.frequencies(n)
-        return rotations(n * frequencies * precise(self.r).exp()) * magnitude
+        return super().matrices(self.rotations(state))

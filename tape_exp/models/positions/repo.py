@@ -7,34 +7,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.models.positions.base import Rotated
-from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn_both
+from tape_exp.models.positions.rope import RoPE, Scaling, Theta
 from tape_exp.models.precision import precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 
 
 class RePo(RoPE):
-    """RePo (Li et al., "RePo: Language Models with Context Re-Positioning", 2025).
-
-    Each token takes one real position per key head, z, which takes the place of its index in RoPE::
+    """RePo (Li et al., "RePo: Language Models with Context Re-Positioning", 2025): RoPE whose index
+    is a real position z that each token takes, one per key head::
 
         z = W_z (SiLU(W_g x) ⊙ W_c x)        W_g, W_c: r × C, W_z: K × r
-        angles = z θ_m                       θ_m as in RoPE
 
     x is what queries and keys are made of. z is not sorted: which tokens a query sees is still
-    decided by the causal mask. r = C/8, as in the public code (SakanaAI/repo), and so is the start
-    of all three maps, N(0, 0.02). It gives z a standard deviation of 0.5 at C = 4096 and of 0.0008
-    at C = 64: so narrow a model begins as NoPE, and may still be NoPE after a short training.
+    decided by the causal mask. r = C/8 and all three maps begin as N(0, 0.02), as in the public
+    code (SakanaAI/repo). That gives z a standard deviation of 0.5 at C = 4096 and of 0.0008 at C =
+    64: so narrow a model begins as NoPE, and may still be NoPE after a short training.
 
     Deliberately different: every layer has this, where the public code can leave RoPE in the first
-    ones; and with ``start=rope`` z is an offset from the index and W_z = 0 at first, so that step 0
-    is RoPE. (For that, the public code mixes z with the index by a weight that a schedule moves.)
+    ones and can mix z with the index by a scheduled weight.
 
     Args:
         theta, scaling: as in RoPE.
         reduction: C/r.
-        start: ``content``: z alone, as above, near 0 at first, so that step 0 is nearly NoPE; or
-            ``rope``.
+        start: ``content``: z, near 0 at first; or ``rope``: z is an offset from the index and W_z =
+            0 at first, so that step 0 is RoPE.
     """
 
     def __init__(
@@ -68,12 +65,11 @@ class RePo(RoPE):
         return positions_BT[..., None]
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
-        """q and k turned by z θ_m."""
+        """q and k turned as at the positions z."""
         wg, wc, wz = map(precise, (self.wg, self.wc, self.wz))
         z_BTK = (F.silu(x_BTC @ wg.T) * (x_BTC @ wc.T)) @ wz.T
-        z_BTK = z_BTK + state if self.from_index and state is not None else z_BTK
-        frequencies, magnitude = self.frequencies(z_BTK)
-        return turn_both(q_BTHD, k_BTHD, rotations(z_BTK[..., None] * frequencies) * magnitude)
+        z_BTK = z_BTK + state if self.from_index else z_BTK
+        return super().rotate(q_BTHD, k_BTHD, x_BTC, self.rotations(z_BTK))
 
     def matrices(self, state: Tensor) -> None:
         """None: the state is not what queries and keys are multiplied by."""

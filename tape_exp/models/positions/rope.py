@@ -22,8 +22,7 @@ Divisors = tuple[Annotated[float, Interval(ge=1 / LONGEST, le=LONGEST)], ...]
 
 @dataclass(frozen=True)
 class Scaling:
-    """How RoPE's frequencies are stretched by the factor s for contexts longer than the training
-    length.
+    """How RoPE's frequencies are stretched by the factor s beyond the training length.
 
     - ``none``: θ_m = θ^(-2m/d)
     - ``linear``: position interpolation, positions / s (Chen et al., 2023)
@@ -31,19 +30,16 @@ class Scaling:
     - ``yarn``: interpolates each frequency by how often it turns within the training length, and
       multiplies q and k by 0.1 ln s + 1 (Peng et al., 2023)
     - ``llama3``: frequencies that turn more than ``high_frequency`` times within the training
-      length stay, those that turn less than ``low_frequency`` times are divided by s, and between
-      the two the number of turns interpolates linearly (Llama 3.1)
-    - ``dynamic``: as ``ntk`` with s L / original - (s - 1) instead of s, for rows of L > original
-      tokens; shorter rows are not stretched (emozilla, 2023)
+      length stay, those that turn less than ``low_frequency`` times are divided by s, others are
+      interpolated by their turns (Llama 3.1)
+    - ``dynamic``: ``ntk`` with s L / original - (s - 1) instead of s, at least 1 (emozilla, 2023)
     - ``longrope``: θ_m / f_m, f being ``long_factor`` for rows of L > original tokens and
       ``short_factor`` for others; q and k are multiplied by ``attention_factor``, or else by √(1 +
       ln s / ln original) (Ding et al., 2024)
 
-    L is the length of the whole row, its highest position plus one: with padding at its end, and in
-    cached decoding with all tokens that the cache may hold for it. Every key of a row is turned by
-    the same frequencies, so cached decoding says what a pass over that many tokens says.
-    Deliberately different from transformers, where L is the length so far: there a key that is
-    cached before L grows keeps the frequencies of its time, while new queries and keys have others.
+    L is the length of the whole row, its highest position plus one: in cached decoding that of all
+    tokens that the cache may hold for it. Deliberately different from transformers, where L is the
+    length so far, and cached keys keep the frequencies of their time.
 
     A larger base ("theta scaling", Liu et al., 2023) is the encoding's own ``theta``.
     """
@@ -84,12 +80,11 @@ class Scaling:
 
 class RoPE(PositionEncoding):
     """RoPE: the pair (q_m, q_{m+d/2}) is a complex number and is turned by the angle θ_m ·
-    position, θ_m = θ^(-2m/d) (Su et al., "RoFormer: Enhanced Transformer with Rotary Position
-    Embedding", 2021).
+    position, θ_m = θ^(-2m/d), so that dot products depend on distances (Su et al., "RoFormer:
+    Enhanced Transformer with Rotary Position Embedding", 2021).
 
-    The dot product then depends only on distances. The state is (B, T, 1, 2, d/2): cosines and
-    sines, the same for every head, handed unchanged from layer to layer. Deliberately different
-    from the paper: pairs are half-split, as in Llama, not adjacent.
+    The state is (B, T, 1, 2, d/2): cosines and sines, the same for every head and layer.
+    Deliberately different from the paper: pairs are half-split, as in Llama, not adjacent.
 
     Args:
         theta: base of the frequencies.
@@ -101,72 +96,89 @@ class RoPE(PositionEncoding):
     def __init__(self, arch: Arch, theta: Theta = 10_000.0, scaling: Scaling | None = None) -> None:
         super().__init__(arch)
         self.theta = theta
-        self.scaling = scaling or Scaling()
-        if self.scaling.method == "longrope":
-            self._check_longrope()
-        if theta == 1 and self.scaling.method == "yarn":
+        self.scaling = scaling = scaling or Scaling()
+        if theta == 1 and scaling.method == "yarn":
             raise ConfigError(
                 "model.scaling.method=yarn needs model.theta above 1: it tells frequencies apart."
             )
+        if scaling.method == "longrope":
+            pairs, original = arch.head_dim // 2, self.original_length
+            for key in ("short_factor", "long_factor"):
+                if (given := len(getattr(scaling, key) or ())) != pairs:
+                    raise ConfigError(f"model.scaling.{key} holds {given} numbers; give {pairs}.")
+            if original < 2:
+                raise ConfigError(
+                    f"model.scaling.original={original} must be at least 2: longrope."
+                )
 
     def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 2, d/2): cos and sin of every angle, times the factor on q and k."""
-        frequencies, magnitude = self.frequencies(positions_BT)
-        return rotations(positions_BT[:, :, None, None] * frequencies) * magnitude
+        return self.rotations(positions_BT[..., None])
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """q · e^{iθ·position}, and k likewise."""
-        return turn_both(q_BTHD, k_BTHD, state)
+        return turn(q_BTHD, state), turn(k_BTHD, state)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H
-        where all agree, for analysis: with M pairs of channels (m, m + d/2) for q_m and k_m, the
-        logit of i and j is Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d, eq. (f_attn) of the TAPE
-        paper. Here [[cos, sin], [-sin, cos]] for each m; None where other things turn them too.
+        where all agree, for analysis; None where other things turn them too.
+
+        With M pairs of channels (m, m + d/2) for q_m and k_m, the logit of i and j is
+        Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d, eq. (f_attn) of the TAPE paper; here e is
+        [[cos, sin], [-sin, cos]].
         """
         matrices = as_matrices(state)
         return matrices, matrices
 
+    def rotations(self, positions_BTH: Tensor) -> Tensor:
+        """The complex numbers that turn queries and keys at these positions: (B, T, H, 2, d/2)."""
+        frequencies, magnitude = self.frequencies(positions_BTH)
+        return rotations(positions_BTH[..., None] * frequencies) * magnitude
+
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """θ_m in ``like``'s dtype and device, and the factor on q and k, 1 except for YaRN and
-        LongRoPE.
+        """θ_m in ``like``'s dtype and on its device, and the factor on q and k, 1 except for YaRN
+        and LongRoPE.
 
         θ_m is (d/2,), or (B, 1, 1, d/2) where it depends on the lengths of the rows, whose
-        positions ``like`` then holds, (B, T).
+        positions ``like`` then holds, (B, T, 1).
         """
-        scaling, d, original = self.scaling, self.arch.head_dim, self.original_length
+        scaling, d, original, s = (
+            self.scaling,
+            self.arch.head_dim,
+            self.original_length,
+            self.stretch,
+        )
         numbers: Any = {"device": like.device, "dtype": like.dtype}
-        powers = torch.arange(0, d, 2, **numbers) / d
-        frequencies, method, s = self.theta**-powers, scaling.method, self.stretch
+        powers, method = torch.arange(0, d, 2, **numbers) / d, scaling.method
+        plain = self.theta**-powers
         if method == "none" or (scaling.when == "evaluation" and self.training):
-            return frequencies, 1.0
+            return plain, 1.0
+        if method == "ntk":
+            return self.base(s) ** -powers, 1.0
         if method in BY_LENGTH:
-            length_B111 = like.amax(-1)[..., None, None, None] + 1
+            length_B111 = like.flatten(1).amax(1)[:, None, None, None] + 1
             if method == "dynamic":
                 grown = (s * length_B111 / max(original, 1) - (s - 1)).clamp(min=1)
                 return self.base(grown) ** -powers, 1.0
             factors = (scaling.long_factor, scaling.short_factor)
             long, short = (torch.tensor(x, **numbers) for x in factors)
-            divisors = torch.where(length_B111 > original, long, short)
-            return frequencies / divisors, self.attention_factor
-        if method == "ntk":
-            return self.base(s) ** -powers, 1.0
+            return plain / torch.where(length_B111 > original, long, short), self.attention_factor
         if method == "linear" or s == 1:
-            return frequencies / s, 1.0
+            return plain / s, 1.0
         if method == "llama3":
             low, high = scaling.low_frequency, scaling.high_frequency
-            turns = original * frequencies / (2 * math.pi)
-            kept = ((turns - low) / (high - low)).clamp(0, 1)
-            return frequencies * kept + frequencies / s * (1 - kept), 1.0
-        first, last = (
-            d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
-            for turns in (scaling.beta_fast, scaling.beta_slow)
-        )
-        first, last = max(math.floor(first), 0), min(math.ceil(last), d - 1)
-        places = (torch.arange(d // 2, **numbers) - first) / (last - first or 1e-3)
-        interpolated = places.clamp(0, 1)
-        frequencies = frequencies * (1 - interpolated) + frequencies / s * interpolated
-        return frequencies, 0.1 * math.log(s) + 1
+            turns = original * plain / (2 * math.pi)
+            kept, magnitude = (turns - low) / (high - low), 1.0
+        else:  # of yarn, by the number of the pair that turns so often
+            first, last = (
+                d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+                for turns in (scaling.beta_fast, scaling.beta_slow)
+            )
+            first, last = max(math.floor(first), 0), min(math.ceil(last), d - 1)
+            kept = 1 - (torch.arange(d // 2, **numbers) - first) / (last - first or 1e-3)
+            magnitude = 0.1 * math.log(s) + 1
+        kept = kept.clamp(0, 1)
+        return plain * kept + plain / s * (1 - kept), magnitude
 
     @property
     def attention_factor(self) -> float:
@@ -182,30 +194,21 @@ class RoPE(PositionEncoding):
             return self.scaling.factor
         return max(self.arch.max_length / max(self.original_length, 1), 1.0)
 
-    def base(self, s: Any) -> Any:
-        """The base θ that NTK scaling by s amounts to, a number or a tensor as s is."""
-        d = self.arch.head_dim
-        return self.theta * s ** (d / max(d - 2, 1))
-
     @property
     def original_length(self) -> int:
         """The training length that the scaling starts from, in tokens."""
         return self.scaling.original or self.arch.train_length
 
-    def _check_longrope(self) -> None:
-        """Raise where the lists do not fit the head, or the original length has no logarithm."""
-        pairs, original = self.arch.head_dim // 2, self.original_length
-        for key in ("short_factor", "long_factor"):
-            if (given := len(getattr(self.scaling, key) or ())) != pairs:
-                raise ConfigError(f"model.scaling.{key} holds {given} numbers; give {pairs}.")
-        if original < 2:
-            raise ConfigError(f"model.scaling.original={original} must be at least 2: longrope.")
+    def base(self, s: Any) -> Any:
+        """The base θ that NTK scaling by s amounts to, a number or a tensor as s is."""
+        d = self.arch.head_dim
+        return self.theta * s ** (d / max(d - 2, 1))
 
 
 class PRoPE(RoPE):
     """p-RoPE (Barbero et al., "Round and Round We Go! What makes Rotary Positional Encodings
     useful?", 2024): the ⌊p d/2⌋ highest frequencies of RoPE turn their pairs as ever, the others
-    become 0, so that their pairs carry content alone at any distance.
+    become 0, so that their pairs carry only content.
 
     p = 1 is RoPE, p = 0 is NoPE. It is not partial RoPE, which lets the frequencies fall to the
     lowest within fewer pairs.
@@ -239,9 +242,19 @@ def as_matrices(state_BTHCM: Tensor) -> Tensor:
     return torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
 
 
-def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
-    """x as complex numbers (x_m, x_{m+d/2}) times the state."""
-    turned: Tensor = Turn.apply(x_BTHD.to(state_BTHCM.dtype), state_BTHCM)
+def rotations(angles_BTHM: Tensor) -> Tensor:
+    """The complex numbers of norm 1 with these angles: (B, T, H, 2, M)."""
+    return torch.stack([angles_BTHM.cos(), angles_BTHM.sin()], -2)
+
+
+def turn(x_BTHD: Tensor, state_BTKCM: Tensor) -> Tensor:
+    """x as complex numbers (x_m, x_{m+d/2}) times the state, which has one head for all, or one for
+    each key head, whose queries share it.
+    """
+    heads = x_BTHD.shape[2]
+    if 1 < state_BTKCM.shape[2] < heads:
+        state_BTKCM = for_heads(state_BTKCM, heads)
+    turned: Tensor = Turn.apply(x_BTHD.to(state_BTKCM.dtype), state_BTKCM)
     return turned
 
 
@@ -276,17 +289,3 @@ def product(
     """x y, or x ȳ, of complex numbers given and returned as real and imaginary part."""
     (a, b), (c, d), sign = x, y, -1 if conjugate else 1
     return torch.addcmul(a * c, b, d, value=-sign), torch.addcmul(b * c, a, d, value=sign)
-
-
-def rotations(angles_BTHM: Tensor) -> Tensor:
-    """The complex numbers of norm 1 with these angles: (B, T, H, 2, M)."""
-    return torch.stack([angles_BTHM.cos(), angles_BTHM.sin()], -2)
-
-
-def turn_both(q_BTHD: Tensor, k_BTKD: Tensor, rotations_BTKCM: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys turned by the rotations of their heads, or by those of one head that all share, and
-    queries by those of the key heads that serve them.
-    """
-    shared = rotations_BTKCM.shape[2] == 1
-    of_queries = rotations_BTKCM if shared else for_heads(rotations_BTKCM, q_BTHD.shape[2])
-    return turn(q_BTHD, of_queries), turn(k_BTKD, rotations_BTKCM)

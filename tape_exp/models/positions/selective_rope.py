@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.path import convolved
-from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn_both
+from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn
 from tape_exp.models.precision import precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
@@ -94,5 +94,5 @@ class SelectiveRoPE(PositionEncoding):
             phi_BTKM = phi_BTKM * gate_BTK[..., None]
         phi_BTKM = phi_BTKM * x_BTC.any(-1)[..., None, None]  # of padding x is 0
         frequencies, magnitude = self.rope.frequencies(down)
-        angles = (phi_BTKM * frequencies).cumsum(1)
-        return turn_both(q_BTHD, k_BTHD, rotations(angles) * magnitude)
+        state = rotations((phi_BTKM * frequencies).cumsum(1)) * magnitude
+        return turn(q_BTHD, state), turn(k_BTHD, state)

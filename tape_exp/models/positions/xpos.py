@@ -20,16 +20,12 @@ class XPos(RoPE):
     0.4 d) / (1.4 d), so that the dot product decays with distance as ζ^{distance/B}.
 
     Deliberately different: the centre c, which cancels in the dot product, is half the longest
-    length of the task and not of the batch, so that a cache of keys stays valid. And attention
-    stays whole: the paper's blockwise attention, which lets a token see its block and the one
-    before in evaluation, and on which its extrapolation rests too, is not here.
+    length of the task and not of the batch, so that a cache of keys stays valid. And the paper's
+    blockwise attention, on which its extrapolation rests too, is left out.
 
     Args:
         theta: base of the frequencies.
         scale_base: B, in tokens.
-
-    Raises:
-        ConfigError: the scales of rows as long as the task's leave the range of fp32.
     """
 
     def __init__(self, arch: Arch, theta: Theta = 10_000.0, scale_base: Positive = 512.0) -> None:
@@ -52,15 +48,10 @@ class XPos(RoPE):
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """Queries turned and scaled, keys turned and scaled by the inverse."""
-        q_state, k_state = self._scaled(state)
-        return turn(q_BTHD, q_state), turn(k_BTHD, k_state)
+        rotation, scale = state[..., :2, :], state[..., 2:, :]
+        return turn(q_BTHD, rotation * scale), turn(k_BTHD, rotation / scale)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """RoPE's matrices, times the scale for queries and its inverse for keys."""
-        q_state, k_state = self._scaled(state)
-        return as_matrices(q_state), as_matrices(k_state)
-
-    def _scaled(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The complex numbers that turn queries and those that turn keys: (B, T, 1, 2, d/2)."""
         rotation, scale = state[..., :2, :], state[..., 2:, :]
-        return rotation * scale, rotation / scale
+        return as_matrices(rotation * scale), as_matrices(rotation / scale)
