@@ -1,9 +1,8 @@
 """What every positional encoding must do, as checks that its author runs: ``tape-exp check``.
 
-Each check takes the section ``model`` of a config, makes a decoder of two layers with it, whose
-positional parameters are random, and raises :class:`NonconformingError` where the encoding does not
-keep to what a decoder, a cache or a kernel relies on; a sentence that it returns is worth knowing.
-The tests of this project run them on every YAML of ``conf/model``.
+Each check takes the section ``model`` of a config, makes a decoder of two layers with random
+positional parameters, and raises :class:`NonconformingError` where the encoding breaks what a
+decoder, a cache or a kernel relies on; a sentence that it returns is worth knowing.
 """
 
 from collections.abc import Callable

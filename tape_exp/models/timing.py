@@ -1,5 +1,5 @@
-"""A training step of a small decoder, and times of several cases in turn, so that a slow moment
-meets them all.
+"""Times of several cases in turn, so that a slow moment meets them all, and a training step as a
+case.
 """
 
 import statistics
@@ -28,20 +28,22 @@ def round_robin(
 ) -> dict[str, list[float]]:
     """Milliseconds of each case in each round after warm-up: for ``seconds``, at least 5 rounds.
 
-    On a GPU a round calls a short case many times, between events of its stream and without
-    waiting, so that the CPU, which launches kernels, is ahead; what the L2 cache holds of the last
-    call is overwritten before the next.
+    On a GPU a round is the mean of many calls of a short case, between events of its stream and
+    without waiting, so that the CPU, which launches kernels, is ahead; what the L2 cache holds of
+    the last call is overwritten before the next.
     """
-    timed = timed_on_gpu(device) if device.type == "cuda" else timed_on_cpu
-    often = {}
-    for name, case in cases.items():
-        timed(case, 1)
-        often[name] = min(max(round(LONG_ENOUGH / timed(case, 1)), 1), MOST_CALLS)
+    timed, often = timed_on_cpu, dict.fromkeys(cases, 1)
+    for case in cases.values():
+        case()
+    if device.type == "cuda":
+        timed = timed_on_gpu(device)
+        for name, case in cases.items():
+            often[name] = min(max(round(LONG_ENOUGH / timed(case, 1)), 1), MOST_CALLS)
     times: dict[str, list[float]] = {name: [] for name in cases}
     deadline = time.perf_counter() + seconds
     while len(next(iter(times.values()))) < 5 or time.perf_counter() < deadline:
         for name, case in cases.items():
-            times[name].append(timed(case, often[name] if device.type == "cuda" else 1))
+            times[name].append(timed(case, often[name]))
     return times
 
 
@@ -92,7 +94,6 @@ def step_case(
     dtype: torch.dtype,
     device: torch.device,
     *,
-    backend: str = "auto",
     compiled: bool = False,
     updates_last: bool = False,
     attend: Callable[..., Any] | None = None,
@@ -101,19 +102,16 @@ def step_case(
     fused AdamW.
 
     Args:
-        arch: sizes of the decoder.
-        make: its positional encoding, or the kinds of its layers.
+        arch, make: sizes and positional encoding of the decoder, or the kinds of its layers.
         batch, length: rows and tokens of the input.
         dtype: of the autocast; fp32: none.
-        device: where it runs.
-        backend: of attention.
         compiled: by torch.compile, the model and the loss, as ``trainer.compile`` does.
         updates_last: whether the last layer also updates the position state, which nobody reads.
         attend: called instead of :func:`~tape_exp.models.attention.attend`.
     """
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(arch.vocab, (batch, length + 1), generator=generator).to(device)
-    model = Decoder(arch, make, backend=backend).to(device)
+    model = Decoder(arch, make).to(device)
     model.blocks()[-1].updates_state = updates_last
     for block in model.blocks():
         block.attend = attend

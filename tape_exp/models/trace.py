@@ -31,8 +31,8 @@ class Trace:
 
     E Eᵀ is the mean over blocks m of ½ tr(e_{i,m} e_{j,m}ᵀ): what positions i and j contribute to
     the logit of a query and a key that agree, averaged over the directions in which they may agree.
-    Where the state is one complex number a block (RoPE, TAPE) that is the mean of Re(e_i ē_j);
-    RoPE's is mean_m cos(θ_m (i - j)), 1 on the diagonal.
+    For one complex number a block (RoPE, TAPE) that is the mean of Re(e_i ē_j); RoPE's is
+    mean_m cos(θ_m (i - j)).
 
     Args:
         attention: (B, H, T, T), fp32 or above: rows sum to 1, keys after the query are 0.
@@ -77,11 +77,8 @@ def trace(
     positions_BT: Tensor | None = None,
     sampler: RowSampler | None = None,
 ) -> dict[int, Trace]:
-    """A forward pass that keeps the attention probabilities and the position states of some layers.
-
-    Both belong to the layer that uses them: layer 1 shows the initial state, layer 2 the state that
-    layer 1 updated. A layer that is kept takes 4 B H T² bytes, and its state, which is small
-    compared to that.
+    """A forward pass that keeps the attention probabilities and the position states of some layers,
+    each as the layer uses it: layer 1 shows the initial state. A layer takes 4 B H T² bytes.
 
     Args:
         decoder: left as it is, its mode included.
@@ -138,45 +135,34 @@ def attention_use(
 ) -> dict[int, AttentionUse]:
     """A forward pass that measures every layer, counted from 1, and leaves the decoder as it is.
 
-    Probabilities are in memory for ``at_once`` queries of one layer at a time; a bias of pairs,
-    where the encoding has one, is for all queries of one layer.
+    Probabilities are in memory for ``at_once`` queries of one layer at a time.
 
     Args:
         tokens_BT: token ids.
         first: how many keys count as the first of a row.
-        edges: ascending distances; range n is of distances edges[n] … edges[n + 1] - 1.
+        edges: ascending distances from 0; range n is of distances edges[n] … edges[n + 1] - 1.
         sampler: as in :meth:`~tape_exp.models.decoder.Decoder.forward`.
     """
     uses: dict[int, AttentionUse] = {}
 
     def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
-        T, parts = scores.q.shape[2], []
+        T, device = scores.q.shape[2], scores.q.device
+        ends, parts = torch.tensor(edges[1:], device=device), []
         for start in range(0, T, at_once):
-            rows = range(start, min(start + at_once, T))
-            A_BHTS = scores.probabilities(rows.start, rows.stop)
-            parts.append(_measured(rows, A_BHTS, first, edges))
-        near, distance, ranges, entropy = (torch.cat(x, 2) for x in zip(*parts, strict=True))
-        norms = _norms(block, scores, state)
-        uses[block.layer + 1] = AttentionUse(near, distance, ranges, entropy, norms)
+            stop = min(start + at_once, T)
+            A = scores.probabilities(start, stop)
+            queries, keys = (torch.arange(*x, device=device) for x in ((start, stop), (stop,)))
+            distance = (queries[:, None] - keys).clamp(min=0)
+            ranges = torch.bucketize(distance, ends, right=True).clamp(max=len(ends) - 1)
+            by_distance = A.new_zeros(*A.shape[:3], len(ends))
+            by_distance.scatter_add_(-1, ranges.expand_as(A), A)
+            mean, entropy = (A * distance).sum(-1), torch.special.entr(A).sum(-1)
+            parts.append((A[..., :first].sum(-1), mean, by_distance, entropy))
+        measured = (torch.cat(x, 2) for x in zip(*parts, strict=True))
+        uses[block.layer + 1] = AttentionUse(*measured, _norms(block, scores, state))
 
     decoder(tokens_BT, sampler=sampler, last_only=True, watch=watch)
     return uses
-
-
-def _measured(rows: range, A_BHTS: Tensor, first: int, edges: Sequence[int]) -> tuple[Tensor, ...]:
-    """``first``, ``distance``, ``by_distance`` and ``entropy`` of some queries."""
-    S = A_BHTS.shape[-1]
-    t = torch.arange(rows.start, rows.stop, device=A_BHTS.device)
-    keys = torch.arange(S, device=A_BHTS.device, dtype=A_BHTS.dtype)
-    distance = t.to(A_BHTS.dtype) - A_BHTS @ keys
-    entropy = torch.special.entr(A_BHTS).sum(-1)
-    # The probability of all keys before the n-th: (B, H, T, S + 1).
-    before = torch.nn.functional.pad(A_BHTS.cumsum(-1), (1, 0))
-    # Keys at a distance of at least d are the first t + 1 - d.
-    ends = (t[:, None] + 1 - torch.tensor(edges, device=t.device)).clamp(min=0)
-    at_least = before.gather(-1, ends.expand(*A_BHTS.shape[:2], -1, -1))
-    by_distance = (at_least[..., :-1] - at_least[..., 1:]).clamp(min=0)
-    return before[..., min(first, S)], distance, by_distance, entropy
 
 
 def _norms(block: Block, scores: Scores, state: Tensor | None) -> Tensor | None:

@@ -15,7 +15,7 @@ class ALiBi(PositionEncoding):
     """ALiBi: b(i, j) = -r_h (i - j), r_h fixed (Press et al., "Train Short, Test Long", 2021).
 
     r_h = 2^(-8h/H), h = 1 … H, where H is a power of two; otherwise those of the power below, then
-    every other one of the next. For 12 heads: 2^-1 … 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.
+    every other one of the next: for 12 heads 2^-1 … 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.
     """
 
     exponents: Tensor  # (H,), in units of 1/P, P the power of two: no cast to 16 bits rounds them
@@ -38,21 +38,17 @@ class ALiBi(PositionEncoding):
 
 
 class AdditiveGRAPE(ALiBi):
-    """Additive GRAPE (Zhang et al., "Group Representational Position Encoding", 2025): positions as
-    powers of a unipotent matrix.
-
-    With two more channels, q̂ = [q, 1, 0] and k̂ = [k, 0, 1], position n multiplies q̂ by G(n) and k̂
-    by G(n)⁻ᵀ::
+    """Additive GRAPE (Zhang et al., "Group Representational Position Encoding", 2025): position n
+    multiplies q̂ = [q, 1, 0] by a power of a unipotent matrix, G(n), and k̂ = [k, 0, 1] by G(n)⁻ᵀ::
 
         G(n) = exp(n A) = I + n A        A = -β_h e_{d+2} e_{d+1}ᵀ, so that A² = 0
         (G(i) q̂)ᵀ G(j)⁻ᵀ k̂ = q·k - β_h (i - j)
 
-    which is ALiBi with the slope β_h. Here the slopes are learned, per layer and head, and begin as
-    ALiBi's: step 0 is ALiBi.
+    which is ALiBi with slopes β_h, learned per layer and head, that begin as ALiBi's.
 
-    Deliberately different: the term is a bias after the scaling by 1/√d, as ALiBi's, and no product
-    of wider queries and keys, which 16 bits would round to 897 different positions of 8192. Left
-    out: slopes that queries and keys gate, and the path-integral form.
+    Deliberately different: the term is a bias after the scaling by 1/√d and no product of wider
+    queries and keys, which 16 bits would round to 897 different positions of 8192. Left out: slopes
+    that queries and keys gate, and the path-integral form.
     """
 
     def __init__(self, arch: Arch) -> None:

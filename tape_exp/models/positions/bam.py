@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.models.attention import ByDistance
-from tape_exp.models.positions.base import Biases, PositionEncoding
+from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.schema import Arch
 
 EPSILON = 1e-5  # of the authors' code: keeps powers of distance 0 finite
@@ -19,10 +19,8 @@ class BAM(PositionEncoding):
 
     α and β are learned per layer and head and begin at 0, so that step 0 is NoPE. β = 1 is ALiBi
     with the slope exp(α); a negative β hides what is near. The paper's form with Scalable-Softmax
-    is this one with ``+model.ssmax=true``.
-
-    Left out: a learned centre μ, which the authors' code (github.com/ArthurSBianchessi/BAM) keeps
-    at 0 too.
+    has ``+model.ssmax=true``. Left out: a learned centre μ, which the authors' code
+    (github.com/ArthurSBianchessi/BAM) keeps at 0 too.
     """
 
     def __init__(self, arch: Arch) -> None:
@@ -33,7 +31,7 @@ class BAM(PositionEncoding):
     def init_weights(self, generator: torch.Generator) -> None:
         """α and β stay zero."""
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
+    def bias(self, *_: Tensor) -> ByDistance:
         """The logarithm of the prior."""
         return ByDistance(self.log_prior)
 

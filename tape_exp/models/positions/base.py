@@ -27,10 +27,7 @@ class Tokens:
 
 class PositionEncoding(nn.Module):
     """NoPE, no positional encoding at all: order is seen only through the causal mask (Kazemnejad
-    et al., 2023). It is also the interface of every other encoding.
-
-    Every layer of the decoder owns one instance, so that trainable parts are per layer. A subclass
-    overrides only what differs, of six methods:
+    et al., 2023). It is also the interface of every other encoding, which overrides what differs:
 
     - ``embed``: what is added to the input (sinusoidal, learned, Abacus),
     - ``start``: the state that the first layer sees (RoPE: rotations; TAPE: E),
@@ -39,17 +36,16 @@ class PositionEncoding(nn.Module):
     - ``carry`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE).
 
-    ``embed`` and ``start`` are asked of the first layer's instance, of a pattern of layers that of
-    each kind. Whatever the model's precision, these methods get fp32 (or fp64) and no autocast
-    reaches them; their own parameters may be of 16 bits, which
-    :func:`~tape_exp.models.precision.precise` widens.
+    Every layer owns one instance, so that trainable parts are per layer; ``embed`` and ``start``
+    are asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
+    methods get fp32 (or fp64) and no autocast reaches them; their own parameters may be of 16 bits,
+    which :func:`~tape_exp.models.precision.precise` widens.
 
-    Shape suffixes: B batch, T tokens, S keys, which in cached decoding are more than the T tokens
-    that are computed, H heads, K heads of keys and values, C width, D head dimension.
+    Two names are conventions: a parameter ``embedding`` is kept in the first layer only, and the
+    parameters in ``update_net`` are idle in the last layer, whose state nobody reads.
 
-    Two names are conventions: a parameter ``embedding`` is kept in the first layer only, whose
-    ``embed`` reads it, and the parameters in ``update_net`` are idle in the last layer, whose state
-    nobody reads.
+    Shape suffixes: B batch, T tokens, S keys (more than T in cached decoding), H heads, K heads of
+    keys and values, C width, D head dimension.
     """
 
     # Whether what a token leaves to later ones is its key, its value and what `carry` gives. Where
@@ -72,15 +68,14 @@ class PositionEncoding(nn.Module):
     def embed(
         self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
     ) -> Tensor:
-        """The input, with what positions or tokens add to it. A token's part depends on no later
+        """The input, with what positions or tokens add to it; a token's part depends on no later
         token.
 
         Args:
             x_BTC: the embeddings of the tokens.
             tokens_BT: their ids, -1 where they are padding.
             positions_BT: (1 or B, T).
-            sampler: for what is drawn, the same for a row at every step of decoding; without one
-                nothing is drawn.
+            sampler: for what is drawn, the same for a row at every step of decoding; None: nothing.
         """
         return x_BTC
 
@@ -116,13 +111,6 @@ class PositionEncoding(nn.Module):
     def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Any:
         """The next layer's state, from what :meth:`carry` gave, averaged, and the tokens."""
         return state
-
-
-def distances(positions_BS: Tensor, queries: int) -> Tensor:
-    """(B, T, S): how far each key is before each of the last ``queries`` tokens; 0 for later keys,
-    which are masked.
-    """
-    return (positions_BS[:, -queries:, None] - positions_BS[:, None]).clamp(min=0)
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:

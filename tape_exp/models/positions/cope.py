@@ -15,9 +15,7 @@ from tape_exp.settings.schema import Arch
 
 class CoPE(PositionEncoding):
     """CoPE (Golovneva et al., "Contextual Position Encoding: Learning to Count What's Important",
-    2024). Clipped RoPE (Li et al., "CoPE: Clipped RoPE as A Scalable Free Lunch for Long Context
-    LLMs", 2026), which fades out the lowest frequencies, has the same short name and is another
-    encoding.
+    2024); not Clipped RoPE (Li et al., 2026), which has the same short name.
 
     Query i counts from itself back to key j, each token by a gate, and adds the vector of the count
     to the key::

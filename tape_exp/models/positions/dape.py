@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.models.attention import Dense
-from tape_exp.models.positions.base import distances
 from tape_exp.models.positions.fire import linear, uniform
 from tape_exp.models.positions.kerple import Kerple
 from tape_exp.settings.schema import Arch, Count
@@ -17,12 +16,12 @@ class DAPE(Kerple):
     """DAPE on Kerple (Zheng et al., "DAPE: Data-Adaptive Positional Encoding for Length
     Extrapolation", 2024).
 
-    For every pair (i, j), with A the scaled logits of all H heads and B Kerple's logarithmic bias::
+    For every pair (i, j), with A the scaled logits of all H heads and B Kerple's logarithmic bias,
+    the static bias that the paper's tables report most::
 
         logits = A + B + f([A, B])        f: 2H → hidden, LeakyReLU, hidden → H, an MLP a layer
 
-    so that heads see each other's logits. Of the static biases that the paper adapts (ALiBi,
-    Kerple, FIRE) this is the one that its tables report most.
+    so that heads see each other's logits.
 
     Args:
         hidden: inner size of f.
@@ -41,7 +40,8 @@ class DAPE(Kerple):
 
     def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Dense:
         """B + f([A, B]): (B, H, T, S)."""
-        distance_BTS = distances(positions_BS, q_BTHD.shape[1])
+        queries_BT = positions_BS[:, -q_BTHD.shape[1] :]
+        distance_BTS = (queries_BT[:, :, None] - positions_BS[:, None]).clamp(min=0)
         decay_BTSH = self.decay(distance_BTS.flatten()).T.unflatten(0, distance_BTS.shape)
         logits_BTSH = torch.einsum("bthd,bshd->btsh", q_BTHD, k_BSHD) / math.sqrt(q_BTHD.shape[-1])
         both = torch.cat([logits_BTSH, decay_BTSH.expand_as(logits_BTSH)], -1)

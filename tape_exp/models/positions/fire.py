@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from tape_exp.models.attention import ByPosition, by_distance
+from tape_exp.models.attention import ByDistance, ByPosition
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, Count
@@ -17,7 +17,7 @@ class FIRE(PositionEncoding):
     2023).
 
     c and a factor on L are trained per layer, beginning at ``c`` and 1. The bias is added after the
-    factor 1/√d. Up to the threshold (i <= L) it depends only on the distance, beyond it also on i.
+    factor 1/√d. Beyond the threshold, i > L, it depends on i too.
 
     Args:
         hidden: inner size of f.
@@ -41,22 +41,23 @@ class FIRE(PositionEncoding):
         uniform(self.inner, generator)
         uniform(self.outer, generator)
 
-    def bias(self, *_: Tensor) -> ByPosition:
-        """f of the normalised log-distance."""
-        return ByPosition(self.of_positions)
-
-    def of_positions(self, queries_BT: Tensor, keys_BS: Tensor) -> Tensor:
-        """b(i, j), (B, H, T, S); up to the threshold on a CPU from one value for each distance."""
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
+    ) -> ByDistance | ByPosition:
+        """f of the normalised log-distance; where no position is beyond the threshold, which only a
+        CPU asks, one value for each distance.
+        """
         threshold = (self.threshold * precise(self.threshold_factor[0])).abs()
-        (rows, T), last = queries_BT.shape, queries_BT[:, -1]
-        if queries_BT.device.type == "cpu" and not is_compiling() and rows == 1:
-            consecutive = bool((keys_BS.diff() == 1).all()) and last == keys_BS[:, -1]
-            if consecutive and last <= threshold:
-                distances_S = torch.arange(keys_BS.shape[1], dtype=queries_BT.dtype)
-                return by_distance(self.mlp(distances_S, threshold), T)[None]
-        distances_BTS = (queries_BT[:, :, None] - keys_BS[:, None]).clamp(min=0)
-        far_BT1 = torch.maximum(queries_BT, threshold)[..., None]
-        return self.mlp(distances_BTS, far_BT1).transpose(0, 1)
+        on_cpu = positions_BS.device.type == "cpu" and not is_compiling()
+        if on_cpu and positions_BS.amax() <= threshold:
+            return ByDistance(lambda distance: self.mlp(distance, threshold))
+
+        def at(queries_BT: Tensor, keys_BS: Tensor) -> Tensor:
+            distances_BTS = (queries_BT[:, :, None] - keys_BS[:, None]).clamp(min=0)
+            far_BT1 = torch.maximum(queries_BT, threshold)[..., None]
+            return self.mlp(distances_BTS, far_BT1).transpose(0, 1)
+
+        return ByPosition(at)
 
     def mlp(self, distances: Tensor, far: Tensor) -> Tensor:
         """f(ψ(distances) / ψ(far)), (H, …)."""
@@ -77,5 +78,5 @@ def uniform(layer: nn.Linear, generator: torch.Generator) -> None:
 
 
 def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer's map in at least fp32."""
-    return F.linear(x, precise(layer.weight), precise(layer.bias))
+    """The layer's map in x's dtype."""
+    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))

@@ -18,19 +18,16 @@ class FoX(PositionEncoding):
         f_t = σ(w·x_t + b)
         logit = q_i·k_j / √d + c_i - c_j        c_t = Σ_{s<=t} log f_s
 
-    x is what queries and keys are made of. c_i cancels in the softmax, so that this is a bias of
-    keys, -c_j. With the same gate everywhere it is ALiBi with the slope -log f. Padding forgets
-    nothing.
+    x is what queries and keys are made of, and padding forgets nothing. With the same gate
+    everywhere it is ALiBi with the slope -log f. c_i cancels in the softmax: this is a bias of
+    keys, -c_j, summed in fp64, since at c = -10⁴ fp32 would round the logits of neighbours by 10⁻³.
 
     Cable (Veisi et al., "Context-aware Biases for Length Extrapolation", 2025) is this bias too,
     and begins alike: its -softplus(v·x + a) is log σ(w·x + b) with w = -v and b = -a.
 
     As in the public code (zhixuan-lin/forgetting-transformer) w begins at N(0, 0.02) and b at 0, so
-    that step 0 nearly halves what is before each token; its initial lengths of memory are only
-    for gates that do not read x, which are left out. So is what the paper's "Pro" block adds:
-    gates, norms and shifts of queries, keys and outputs.
-
-    c is summed in fp64: at c = -10⁴ fp32 would round the logits of neighbours by 10⁻³.
+    that step 0 nearly halves what is before each token. Left out are its gates that do not read x,
+    and the norms, gates and shifts of the paper's "Pro" block.
     """
 
     cacheable = False  # c is a sum over all tokens so far
@@ -51,11 +48,9 @@ class FoX(PositionEncoding):
 
 
 class PaTHFoX(PaTH):
-    """PaTH-FoX (Yang et al., 2025): PaTH's products of reflections, and FoX's forget gate, one per
-    query head, which adds c_i - c_j to PaTH's scaled logits.
-
-    The logarithms of the gates are added after the scale 1/√d, as the paper's equation and
-    FoX have it; fla's kernel adds them before it.
+    """PaTH-FoX (Yang et al., 2025): PaTH's products of reflections and FoX's forget gate, one per
+    query head. c_i - c_j is added after the scale 1/√d, as in the paper's equation; fla's kernel
+    adds it before.
 
     Args:
         rank: as in PaTH.

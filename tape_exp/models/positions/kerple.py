@@ -20,7 +20,6 @@ class Kerple(PositionEncoding):
 
     The heads begin apart, as in the authors' code (github.com/chijames/KERPLE): the factor of the
     distance, which is r2 of ``log`` and r1 of ``power``, uniform in 0 … 1, the other in 0 … 2.
-
     Deliberately different: softplus and sigmoid keep r1 and r2 in their range instead of clamping,
     so that no head gets stuck at a bound.
     """

@@ -14,9 +14,8 @@ class Learned(PositionEncoding):
     """A learned embedding of each position: x_p ← x_p + w_p (Gehring et al., "Convolutional
     Sequence to Sequence Learning", 2017; as in GPT-2).
 
-    w is (length, C), beginning as N(0, 0.02) like the embedding of the tokens. There are no
-    positions beyond the table, and those from the training length on stay as they begin: longer
-    sequences meet untrained embeddings.
+    w is (length, C), beginning as N(0, 0.02). There are no positions beyond the table, and those
+    from the training length on stay as they begin.
 
     Args:
         length: rows of the table; null: the task's longest sequence.

@@ -29,18 +29,18 @@ class PaTH(PositionEncoding):
 
         logits √d = tril_0(Q Kᵀ) - tril_0(Q Wᵀ) D (I + tril_-1(W Wᵀ) D)⁻¹ tril_-1(W Kᵀ)
 
-    The subtrahend is a bias. It is made in blocks of :data:`BLOCK` tokens, so that no inverse is
-    larger. With U = D (I + tril_-1(W Wᵀ) D)⁻¹ of one block, in its queries, its keys and whatever
-    passes all of it the block's product of matrices leaves::
+    The subtrahend is a bias, made in blocks of :data:`BLOCK` tokens, so that no inverse is larger.
+    With U = D (I + tril_-1(W Wᵀ) D)⁻¹ of one block, its queries, its keys and whatever passes all
+    of it become::
 
         Q' = Q - tril_0(Q Wᵀ) U W        K' = K - (U tril_-1(W Kᵀ))ᵀ W        V ← V - V Wᵀ U W
 
-    The logit of a query and a key of an earlier block is that of Q' and K', where Q' has passed all
-    blocks between them; the bias is what that differs by from q·k.
+    The logit of a query and a key of an earlier block is that of Q', which has passed all blocks
+    between them, and K'; the bias is what that differs by from q·k.
 
-    x is what queries and keys are made of. Where keys have fewer heads than queries, each key head
-    has one path. Deliberately different: W_up W_down also where keys have fewer heads; no SiLU
-    after the convolution, which the public code has (fla-org/flash-linear-attention).
+    x is what queries and keys are made of; each key head has one path. Deliberately different from
+    the public code (fla-org/flash-linear-attention): W_up W_down also where keys have fewer heads;
+    no SiLU after the convolution.
 
     Args:
         rank: of W_up W_down.
@@ -52,7 +52,7 @@ class PaTH(PositionEncoding):
         super().__init__(arch)
         self.down = nn.Parameter(torch.empty(rank, arch.width))
         self.up = nn.Parameter(torch.empty(arch.key_heads * arch.head_dim, rank))
-        # One row for this token, one for the token before it, one for the token before that.
+        # a row for this token, for the one before it, and for the one before that
         self.taps = nn.Parameter(torch.empty(3, arch.key_heads * arch.head_dim))
         self.b = nn.Parameter(torch.empty(arch.key_heads, arch.width))
         self.c = nn.Parameter(torch.zeros(arch.key_heads))

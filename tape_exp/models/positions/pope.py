@@ -22,13 +22,12 @@ class PoPE(PositionEncoding):
         logit(i, j) = Σ_c softplus(q_ic) softplus(k_jc) cos((i - j) θ_c - δ_c) / √d
         θ_c = θ^(-c/d)    c = 0 … d - 1
 
-    So d frequencies instead of RoPE's d/2, and a pair of contents cannot move the distance that a
-    channel prefers; the learned phase δ of each key head can. Real and imaginary parts are queries
-    and keys of width 2d beside values of width d. The state is (B, T, 1, 2, d): cosines and sines.
+    So there are d frequencies instead of RoPE's d/2, and only the learned phase δ of each key head
+    moves the distance that a channel prefers. Real and imaginary parts are queries and keys of
+    width 2d beside values of width d. The state is (B, T, 1, 2, d): cosines and sines.
 
-    Deliberately different: δ is not clamped to [-2π, 0], since it is an angle, and a clamped one
-    gets no gradient. That each key head of a layer has its own δ is as in public code
-    (lucidrains/PoPE-pytorch); of the authors' code it could not be verified.
+    Deliberately different: δ is not clamped to [-2π, 0], since a clamped angle gets no gradient. A
+    δ for each key head is as in public code (lucidrains/PoPE-pytorch); the authors' was not seen.
 
     Args:
         theta: base of the frequencies.

@@ -23,13 +23,13 @@ class SelectiveRoPE(PositionEncoding):
         φ_t = σ(w·u_t + c) (SiLU(u'_t) + exp(b))          u = x / |x|
         u': causal convolution of W_up W_down u over ``taps`` tokens
 
-    u', b and φ have K d/2 entries, σ has K; x is what queries and keys are made of. Between query i
-    and key j lie the tokens from j + 1 to i, and padding adds nothing. φ = 1 is RoPE.
+    u', b and φ have K d/2 entries, σ has K; x is what queries and keys are made of, and padding
+    adds nothing. φ = 1 is RoPE.
 
     Map, convolution, θ and unit vectors are those of the public code (package selective_rope); the
     paper's results have some of the three additions SiLU, bias exp(b) and gate σ. Without them and
     with ``taps=1`` the angles sum a linear map of the tokens, as in Godavarti, "Why Do Accumulated
-    Transformations Extrapolate?" (2026; only its abstract could be read), but values stay as is.
+    Transformations Extrapolate?" (2026; only its abstract could be read).
 
     Args:
         theta, scaling: of the temperatures θ_m, as in RoPE.

@@ -15,9 +15,9 @@ class Sinusoidal(PositionEncoding):
         x_p ← x_p + s · PE(p)
         PE(p)_{2m} = sin(p / θ^{2m/C})        PE(p)_{2m+1} = cos(p / θ^{2m/C})
 
-    Nothing is trained, and there is an embedding for every position. Deliberately different from
-    the paper, which multiplies the embeddings of the tokens by √C instead: this decoder's begin as
-    N(0, 0.02), next to which PE would be all that is seen, so ``scale`` makes it as small.
+    Nothing is trained, and every position has an embedding. Deliberately different from the paper,
+    which multiplies the embeddings of the tokens by √C: this decoder's begin as N(0, 0.02), and s
+    makes PE as small.
 
     Args:
         theta: base of the frequencies.

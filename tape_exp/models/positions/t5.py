@@ -20,8 +20,7 @@ class T5(PositionEncoding):
 
     Each bucket of the first half holds one distance, those of the second half grow logarithmically
     up to ``max_distance``, and the last one takes every distance beyond. Deliberately different
-    from T5: logits keep the factor 1/√d, the table is each layer's own, and there are 64 buckets,
-    as in the TAPE code; T5 has 32.
+    from T5: logits keep the factor 1/√d, tables are per layer, of 64 buckets, as in the TAPE code.
 
     Args:
         buckets: rows of the table, (buckets, H).

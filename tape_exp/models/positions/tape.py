@@ -21,8 +21,7 @@ class TAPE(RoPE):
     State E: (B, T, H, 2, d/2) fp32. Deliberately different: E begins as RoPE's rotations and is
     mixed only over heads, so every 2 × 2 block of the paper's E ∈ R^{H × M × L × R}, with M = d/2
     and L = R = 2, stays a scaled rotation: one complex number, kept as its real and imaginary part.
-    The general layout is :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`, the oracle of
-    this one.
+    The general layout, :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`, is its oracle.
 
     One block, with Ẽ the average of E by the attention probabilities (eq. g_attn) and x̃ the output
     of attention::
@@ -30,12 +29,11 @@ class TAPE(RoPE):
         E ← E + P Ẽ                            P: H × H over heads
         E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E     W1, W2: H × I, W_x: I × C (eq. g_mlp)
 
-    The paper prints neither the two residuals nor P; they are those of its public code for language
-    models, and P is our reading of its linear layer after attention. P and W2 begin at zero, so
-    that the model at step 0 is exactly RoPE (section 3.3). Both lines are linear in E and are
-    composed into two H × H matrices per token, A = I + W2 diag(ψ) W1ᵀ for E and A P for Ẽ, applied
-    in one pass. Any rotation of E from the right rotates the result
-    likewise, so logits depend only on distances (proposition 2).
+    The two residuals are not in print but in the public code for language models; P is our reading
+    of its linear layer after attention. P and W2 begin at zero, so that step 0 is exactly RoPE
+    (section 3.3). With A = I + W2 diag(ψ) W1ᵀ the result is A E + A P Ẽ: two H × H matrices a
+    token, applied in one pass. Any rotation of E from the right rotates it likewise, so logits
+    depend only on distances (proposition 2).
 
     Args:
         theta, scaling: of the initial rotations, as in RoPE.
@@ -44,8 +42,7 @@ class TAPE(RoPE):
             code).
         head_mixing: P as a ``linear`` map over heads, or ``scale``: each head times its row sum of
             P, as the paper's public language-model code has it.
-        attention: update E from Ẽ (ablation).
-        feed_forward: update E from x̃ (ablation).
+        attention, feed_forward: update E from Ẽ, from x̃ (ablations).
         unit: bring every complex number back to size 1 after each update (ablation: E turns, and
             gains nothing).
     """
@@ -107,7 +104,7 @@ class TAPE(RoPE):
         return F.normalize(E, dim=-2) if self.unit else E
 
     def token_maps(self, tokens: Tokens, mixing_HG: Tensor) -> Tensor:
-        """A ``mixing``, A = I + W2 diag(ψ) W1ᵀ, (B, T, H, G), by one matrix product for all."""
+        """A ``mixing``, (B, T, H, G), by one matrix product for all tokens."""
         if not self.feed_forward:
             return mixing_HG
         wx, w1, w2 = (self.update_net[name].to(mixing_HG.dtype) for name in ("wx", "w1", "w2"))

@@ -35,11 +35,11 @@ class HouseholderTAPE(TensorTAPE):
     i. The sum with the triangular inverse takes the place of P Ẽ. Any rotation of E from the right
     rotates ξ, η and the result likewise.
 
-    Deliberately different from the proof: it prints its mask with the diagonal, but its lemma holds
-    only for the strict mask; and its tokens bring one vector, of any norm. Two vectors of norm √2
-    make every factor a rotation: the product neither shrinks nor grows with the length, and as U'
-    begins at 0 it begins as the identity, so step 0 is RoPE. A swap of two things is such a factor
-    too, which also mirrors a spare dimension.
+    Deliberately different from the proof: the mask is strict, without which its lemma does not
+    hold; and its tokens bring one vector, of any norm. Two vectors of norm √2 make every factor a
+    rotation, so that the product neither shrinks nor grows with the length; it begins as the
+    identity, as U' is 0: step 0 is RoPE. A swap of two things is such a factor too, which also
+    mirrors a spare dimension.
 
     Args:
         theta, scaling: of the initial rotations, as in RoPE.

@@ -8,13 +8,12 @@ from tape_exp.settings.schema import Arch, Count
 
 
 class PublicAdditionTAPE(NoPE):
-    """What the model named TAPE is in the public code for addition of Zhu et al. (2025).
+    """What the public code for addition of Zhu et al. (2025) computes as TAPE, to tell its results
+    from those of the paper's equations.
 
     That code updates E from layer to layer, but its rotation of queries and keys discards the
-    result, so that no position ever reaches a logit. What is left is NoPE, and the parameters of
-    TAPE, which get no gradient. It exists so that a result of that code can be told from one of the
-    paper's equations, which :class:`~tape_exp.models.positions.tape.TAPE` computes. E is not
-    computed here, since nothing would read it.
+    result: no position reaches a logit. What is left is NoPE, and the parameters of
+    :class:`~tape_exp.models.positions.tape.TAPE`, which get no gradient.
 
     Args:
         intermediate: I as a multiple of H, as in TAPE.

@@ -27,8 +27,7 @@ class TensorTAPE(TAPE):
     + M, m + 2M, …, with M = d/2 the pairs of Llama's RoPE, whose E[m] is [[cos, sin], [-sin, cos]],
     the paper's matrix with its (negative) θ.
 
-    The ablations flatten it to (cos, sin, -sin, cos). The paper does not spell out φ for them; this
-    is our reading:
+    The ablations flatten it to (cos, sin, -sin, cos); φ for them is our reading:
 
     - L = 1, R = 4, M = d/2: φ is the scalar ⟨e_i, e_j⟩ times the identity on B = 2 channels, that
       is I_{B/L} ⊗ e_i e_jᵀ; E is divided by √2 to norm 1. Step 0: Σ_m (q_m·k_m) cos θ_m(i - j) /

@@ -25,11 +25,11 @@ class Wall(PositionEncoding):
     channels of a head have one gate, the logit of NoPE is multiplied by its product: that is not
     FoX, which adds its logarithm.
 
-    exp(P_i) and exp(-P_j) apart would leave the range of fp32. But for any token r from j to i both
-    exp(P_i - P_r) and exp(P_r - P_j) are at most 1, and if one vanishes, so does the product. Such
-    an r divides the pairs of tokens: the one before a block of queries, and within the block its
-    middle, then that of each half, of each quarter … No exponent is above 0, and each is a sum from
-    r on, which loses no bits. What this adds to q·k / √d is a bias.
+    exp(P_i) and exp(-P_j) apart would leave the range of fp32, but for any token r from j to i both
+    exp(P_i - P_r) and exp(P_r - P_j) are at most 1. Such an r divides the pairs of tokens: the one
+    before a block of queries, and within the block its middle, then that of each half, of each
+    quarter … Each exponent is a sum from r on, which loses no bits. What this adds to q·k / √d is a
+    bias.
 
     Left out are that layer's optional scalar gate (FoX's), sink and window.
 
