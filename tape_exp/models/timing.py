@@ -32,13 +32,11 @@ def round_robin(
     without waiting, so that the CPU, which launches kernels, is ahead; what the L2 cache holds of
     the last call is overwritten before the next.
     """
-    timed, often = timed_on_cpu, dict.fromkeys(cases, 1)
-    for case in cases.values():
+    on_gpu = device.type == "cuda"
+    timed, often = timed_on_gpu(device) if on_gpu else timed_on_cpu, {}
+    for name, case in cases.items():
         case()
-    if device.type == "cuda":
-        timed = timed_on_gpu(device)
-        for name, case in cases.items():
-            often[name] = min(max(round(LONG_ENOUGH / timed(case, 1)), 1), MOST_CALLS)
+        often[name] = min(max(round(LONG_ENOUGH / timed(case, 1)), 1), MOST_CALLS) if on_gpu else 1
     times: dict[str, list[float]] = {name: [] for name in cases}
     deadline = time.perf_counter() + seconds
     while len(next(iter(times.values()))) < 5 or time.perf_counter() < deadline:

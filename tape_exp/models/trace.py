@@ -159,7 +159,7 @@ def attention_use(
             mean, entropy = (A * distance).sum(-1), torch.special.entr(A).sum(-1)
             parts.append((A[..., :first].sum(-1), mean, by_distance, entropy))
         measured = (torch.cat(x, 2) for x in zip(*parts, strict=True))
-        uses[block.layer + 1] = AttentionUse(*measured, _norms(block, scores, state))
+        uses[block.layer + 1] = AttentionUse(*measured, norms=_norms(block, scores, state))
 
     decoder(tokens_BT, sampler=sampler, last_only=True, watch=watch)
     return uses
