@@ -158,8 +158,9 @@ def attention_use(
             by_distance.scatter_add_(-1, ranges.expand_as(A), A)
             mean, entropy = (A * distance).sum(-1), torch.special.entr(A).sum(-1)
             parts.append((A[..., :first].sum(-1), mean, by_distance, entropy))
-        measured = (torch.cat(x, 2) for x in zip(*parts, strict=True))
-        uses[block.layer + 1] = AttentionUse(*measured, norms=_norms(block, scores, state))
+        near, mean, by_range, entropy = (torch.cat(x, 2) for x in zip(*parts, strict=True))
+        norms = _norms(block, scores, state)
+        uses[block.layer + 1] = AttentionUse(near, mean, by_range, entropy, norms)
 
     decoder(tokens_BT, sampler=sampler, last_only=True, watch=watch)
     return uses
