@@ -13,9 +13,8 @@ from tape_exp.data.retrieval import Question
 from tape_exp.machine.seeding import seed_for
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Natural, Positive
-from tape_exp.tasks.passkey import HIGHEST, key_question
+from tape_exp.tasks.passkey import HIGHEST, Drawn, key_question, training_row
 from tape_exp.tasks.pretrain import Pretrain
-from tape_exp.tasks.questions import longest_fit
 
 
 def _passkey(generator: random.Random) -> Question:
@@ -98,19 +97,12 @@ class Mixture(Pretrain):
         return {"inputs": inputs, "labels": labels, "weights": weights}
 
     def question(self, kind: str, stream: str, seed: int, row: int) -> tuple[list[int], list[int]]:
-        """A prompt and its answer, T + 1 tokens at most. One that does not fit is drawn again."""
-        for attempt in range(100):
+        """A prompt and its answer."""
+
+        def draw(attempt: int) -> Drawn:
             generator = random.Random(seed_for(seed, "mixture", stream, row, attempt))
             question = KINDS[kind](generator)
             answer = self.tokenizer.encode([question.answer])[0].tolist()
+            return lambda size: self.encode(question.write(size)), answer, generator.randint
 
-            def prompt(size: int, question: Question = question) -> list[int]:
-                return self.encode(question.write(size))
-
-            least, most = len(prompt(1)), self.train_length + 1 - len(answer)
-            if least <= most:
-                room = generator.randint(least, most)
-                return longest_fit(prompt, room, 1 + (room - least) // 6)[0], answer
-        raise ConfigError(
-            f"task.train_length={self.train_length} is too short for questions of the kind {kind}."
-        )
+        return training_row(draw, self.train_length)

@@ -1,26 +1,158 @@
-"""Passkey retrieval (section 4.3): a long text names a number, and a model is asked for it."""
+"""Questions about long texts, and passkey retrieval (section 4.3): a text names a number, and a
+model is asked for it.
+"""
 
+import hashlib
+import json
 import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
 from tape_exp.data.retrieval import Question, with_filler
-from tape_exp.machine.seeding import seed_for
-from tape_exp.settings.schema import Count
-from tape_exp.tasks.questions import Questions
+from tape_exp.machine.processes import gather, share
+from tape_exp.machine.seeding import RowSampler, seed_for
+from tape_exp.models.generation import generate
+from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Count, Lengths
+from tape_exp.tasks.base import Model, NothingTrained, Progress
+from tape_exp.tasks.text import TextTask
 
 HIGHEST = 50_000  # keys are 1 … HIGHEST
 KEY_LINE = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "What is the pass key? The pass key is"
 
 
+class Questions(NothingTrained, TextTask):
+    """Asks a model about texts of several lengths, ``trials`` times about each.
+
+    A prompt is BOS and a text with as many filler sentences as fit, so that prompt and
+    answer have at most the tokens of its length. Answers are greedy. Questions depend on the seed,
+    never on the model.
+
+    Metrics, in percent: ``<name>/accuracy`` of all questions, ``<name>/accuracy@<length>``, and
+    ``…_low`` and ``…_high`` of its 95 % interval (:func:`accuracies`). Table ``<name>``: every
+    question. Heatmap: accuracy by depth and length.
+
+    Args:
+        lengths: tokens, asked at each.
+        trials: questions of each length.
+        depth_bins: rows of the heatmap; question k of a length has its depth in the bin k mod
+            ``depth_bins`` of equal parts of the text.
+        rows_per_batch: of generation.
+    """
+
+    name: str  # of the metrics
+    sought = "sentence"  # what the depth is of
+    new_tokens: int  # of an answer
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        trials: Count = 50,
+        depth_bins: Count = 5,
+        rows_per_batch: Count = 20,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.reaches(max(lengths))
+        self.lengths = sorted(set(lengths))
+        self.count, self.depth_bins, self.rows_per_batch = trials, depth_bins, rows_per_batch
+
+    def question(self, length: int, number: int) -> Question:
+        """Question ``number`` of a length, a function of its arguments and the seed."""
+        raise NotImplementedError
+
+    def is_right(self, question: Question, answer: str) -> bool:
+        """Whether an answer says what is asked for."""
+        return question.wanted in answer
+
+    def prepare(self) -> None:
+        """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
+        self.questions, self.prompts, size = [], [], 1
+        for length in self.lengths:
+            asked = [self.question(length, number) for number in range(self.count)]
+            least = max(len(self.writer(question)(1)) for question in asked) + self.new_tokens
+            if least > length:
+                raise ConfigError(
+                    f"task.lengths={self.lengths}: {length} tokens are too few for a question with "
+                    f"its answer; {least} would do with this tokenizer."
+                )
+            for question in asked:
+                ids, size = longest_fit(self.writer(question), length - self.new_tokens, size)
+                self.prompts.append(ids)
+            self.questions += asked
+
+    def fingerprint(self) -> str:
+        """A hash of all prompts."""
+        return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()[:16]
+
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
+        """Ask every question, those of a length together; ``limit`` stops after as many batches."""
+        size, ends = self.rows_per_batch, [self.count * (n + 1) for n in range(len(self.lengths))]
+        batches = [
+            range(first, min(first + size, end))
+            for end in ends
+            for first in range(end - self.count, end, size)
+        ][:limit]
+        own: dict[int, dict[str, Any]] = {}
+        for batch, counts in progress(share(batches), f"asking, {self.name}"):
+            # Without EOS, so that all processes compute equally often, as a sharded model needs it.
+            rows = generate(
+                model.decoder,
+                [self.prompts[number] for number in batch],
+                self.new_tokens,
+                sampler=RowSampler(0, self.name, first=batch[0]),
+            )
+            for number, ids in zip(batch, rows, strict=True) if counts else ():
+                own[number] = self.row(number, ids)
+        found = {number: row for part in gather(own) for number, row in part.items()}
+        table = [found[number] for number in sorted(found)]
+        return Evaluation(
+            accuracies(self.name, table),
+            self.heatmap(found),
+            tables={self.name: table},
+            samples=table[:: max(len(table) // 4, 1)][:4],
+        )
+
+    def row(self, number: int, ids: Sequence[int]) -> dict[str, Any]:
+        """What the table says of an answer."""
+        question = self.questions[number]
+        answer = self.decode([*takewhile(lambda i: i not in self.stop_tokens, ids)]).strip()
+        return {
+            "length": self.lengths[number // self.count],
+            "depth": round(question.depth, 4),
+            "wanted": question.wanted,
+            "answer": answer,
+            "correct": self.is_right(question, answer),
+        }
+
+    def heatmap(self, rows: Mapping[int, dict[str, Any]]) -> Heatmap:
+        """The share of right answers, in percent, for each part of the text and each length."""
+        cells: dict[tuple[int, int], list[bool]] = {}
+        for number, row in rows.items():
+            place, k = divmod(number, self.count)
+            cells.setdefault((k % self.depth_bins, place), []).append(row["correct"])
+        values = np.full((self.depth_bins, len(self.lengths)), np.nan)
+        for cell, correct in cells.items():
+            values[cell] = 100 * np.mean(correct)
+        return depth_heatmap(values, self.lengths, self.trained_tokens(), self.sought)
+
+    def writer(self, question: Question) -> Callable[[int], list[int]]:
+        """The tokens of a question whose text has a given size."""
+        return lambda size: self.encode(question.write(size))
+
+
 class Passkey(Questions):
     """Passkey retrieval by the model of ``checkpoint=``, or an untrained one; nothing is trained.
 
-    Answers are counted by :func:`is_correct`. The key is uniform, and the depth of its line is
-    uniform within its bin. At a short length few sentences surround the line, which then is as near
-    to its depth as their ends allow. Metrics are ``passkey/…`` of :class:`Questions`.
+    An answer is right if its first run of digits is the key; the first of ``12,345`` is 12. The key
+    is uniform, and the depth of its line is uniform within its bin. At a short length few sentences
+    surround the line, which then is as near to its depth as their ends allow. Metrics are
+    ``passkey/…`` of :class:`Questions`.
 
     Args:
         text: what a BPE is trained on where no checkpoint brings a tokenizer.
@@ -28,21 +160,11 @@ class Passkey(Questions):
             may take another.
     """
 
-    name, sought, measure = "passkey", "pass key", "correct"
+    name, sought = "passkey", "pass key"
 
     def __init__(self, trials: Count = 20, new_tokens: Count = 8, **settings: Any) -> None:
         super().__init__(trials=trials, **settings)
         self.new_tokens = new_tokens
-
-    @property
-    def parts(self) -> str:
-        """What a prompt must have room for, in words."""
-        needed = f"one sentence and task.new_tokens={self.new_tokens}"
-        return f"the line with the key, the question, {needed}"
-
-    def budget(self, length: int) -> int:
-        """Tokens of an answer."""
-        return self.new_tokens
 
     def question(self, length: int, number: int) -> Question:
         """Question ``number`` of a length, a function of its arguments and the seed."""
@@ -51,11 +173,10 @@ class Passkey(Questions):
         depth = float((number % self.depth_bins + within) / self.depth_bins)
         return key_question(key, depth)
 
-    def row(self, question: Question, answer: str) -> dict[str, Any]:
-        """What the table says of an answer."""
-        key, depth = int(question.wanted), round(question.depth, 4)
-        correct = is_correct(answer, key)
-        return {"depth": depth, "key": key, "answer": answer, "correct": correct}
+    def is_right(self, question: Question, answer: str) -> bool:
+        """Whether the answer's first number is the key."""
+        number = re.search("[0-9]+", answer)
+        return number is not None and number.group() == question.wanted
 
 
 def key_question(key: int, depth: float) -> Question:
@@ -64,7 +185,51 @@ def key_question(key: int, depth: float) -> Question:
     return Question(text, str(key), depth)
 
 
-def is_correct(answer: str, key: int) -> bool:
-    """Whether the answer's first run of digits is the key; the first of ``12,345`` is 12."""
-    number = re.search("[0-9]+", answer)
-    return number is not None and number.group() == str(key)
+def longest_fit(encode: Callable[[int], list[int]], room: int, size: int) -> tuple[list[int], int]:
+    """The longest prompt of at most ``room`` tokens and its size, sought from a guess.
+
+    A larger size must have at least as many tokens, and one of size 1 must fit.
+    """
+    ids = encode(size)
+    for _ in range(4):  # by the ratio of the sizes, while they are far apart
+        step = (room - len(ids)) * size // len(ids)
+        if abs(step) <= 2 or size + step < 1:
+            break
+        size += step
+        ids = encode(size)
+    while len(ids) > room:
+        size -= 1
+        ids = encode(size)
+    while len(longer := encode(size + 1)) <= room:
+        ids, size = longer, size + 1
+    return ids, size
+
+
+Drawn = tuple[Callable[[int], list[int]], list[int], Callable[[int, int], int]]
+
+
+def training_row(draw: Callable[[int], Drawn], length: int) -> tuple[list[int], list[int]]:
+    """A prompt and its answer, ``length`` + 1 tokens at most. One that does not fit is drawn again.
+
+    Args:
+        draw: of an attempt, what writes the prompt, the answer, and what draws the tokens that the
+            prompt may have from the least and the most.
+    """
+    for attempt in range(100):
+        write, answer, room = draw(attempt)
+        least, most = len(write(1)), length + 1 - len(answer)
+        if least <= most:
+            tokens = room(least, most)
+            return longest_fit(write, tokens, 1 + (tokens - least) // 6)[0], answer
+    raise ConfigError(f"task.train_length={length} is too short for the questions of the task.")
+
+
+def accuracies(name: str, table: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """``<name>/accuracy`` of all trials in percent, ``…@<length>``, and Wilson's 95 % interval."""
+    metrics = {f"{name}/accuracy": 100 * float(np.mean([row["correct"] for row in table]))}
+    for length in dict.fromkeys(row["length"] for row in table):
+        correct = [row["correct"] for row in table if row["length"] == length]
+        key = f"{name}/accuracy@{length}"
+        metrics[key] = 100 * float(np.mean(correct))
+        metrics[f"{key}_low"], metrics[f"{key}_high"] = wilson(sum(correct), len(correct))
+    return metrics

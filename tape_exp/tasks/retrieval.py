@@ -1,20 +1,18 @@
 """Retrieval by a small model: the number of one of several keys in a text of any length."""
 
 import hashlib
-import itertools
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Interval
 
 from tape_exp.data.batch import Batch
-from tape_exp.data.retrieval import WORDS, Question, multi_key
+from tape_exp.data.retrieval import Question, multi_key
 from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths, Optim
 from tape_exp.tasks.base import Model, Progress, Task, hash_of
-from tape_exp.tasks.questions import Questions, longest_fit
+from tape_exp.tasks.passkey import Drawn, Questions, training_row
 from tape_exp.tasks.slices import Scores, next_tokens, split_means
 
 VALIDATION = 64  # rows
@@ -24,8 +22,8 @@ class RetrievalTraining(Questions):
     """:func:`~tape_exp.data.retrieval.multi_key` by a model that is trained on shorter texts.
 
     Training prompts have up to ``train_length`` tokens and 1 … ``items`` keys, both uniform, each
-    with its answer, on which the loss is. An answer may have twice the tokens of the longest right
-    one and is right if it holds the number.
+    with its answer, on which the loss is. An answer may have twice the tokens of a right one and is
+    right if it holds the number.
 
     Metrics are those of :class:`Questions`, and ``id/accuracy`` and ``ood/accuracy``, over the
     trained lengths and over longer ones, each with ``…_stderr``.
@@ -45,30 +43,15 @@ class RetrievalTraining(Questions):
         self,
         optim: Optim,
         train_length: Count,
-        items: Count = 1,
+        items: Annotated[int, Interval(ge=1, le=90)] = 1,
         digits: Annotated[int, Interval(ge=2, le=9)] = 3,
         lengths: Lengths | None = None,
         **settings: Any,
     ) -> None:
-        most = min(len(WORDS), 9 * 10 ** (digits - 1))
-        if items > most:
-            raise ConfigError(
-                f"task.items={items}: with task.digits={digits} there are different keys and "
-                f"numbers for task.items={most} at most."
-            )
         lengths = lengths or (train_length, 2 * train_length, 4 * train_length)
         super().__init__(train_length=train_length, lengths=lengths, **settings)
         self.items, self.digits = items, digits
         self.optim, self.trained_length = optim, train_length
-
-    @property
-    def parts(self) -> str:
-        """What a prompt must have room for, in words."""
-        return f"a question of task.items={self.items} with its answer"
-
-    def budget(self, length: int) -> int:
-        """Tokens of an answer at a length."""
-        return 2 * max(len(self.right(question)) for question in self.of_length(length))
 
     def right(self, question: Question) -> list[int]:
         """The tokens of a right answer, with EOS."""
@@ -91,24 +74,10 @@ class RetrievalTraining(Questions):
         items = self.items if stream == "test" else int(generator.integers(self.items)) + 1
         return multi_key(generator, items, depth, self.digits)
 
-    def row(self, question: Question, answer: str) -> dict[str, Any]:
-        """What the table says of an answer."""
-        score = float(question.wanted in answer)
-        said = {"wanted": question.wanted, "answer": answer, "score": score}
-        return {"depth": round(question.depth, 4), **said}
-
     def prepare(self) -> None:
-        """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
+        """Write every prompt."""
+        self.new_tokens = 2 * len(self.right(self.drawn("train", self.seed, 0)))
         super().prepare()
-        first = [self.drawn("train", self.seed, row, 0) for row in range(VALIDATION)]
-        needed = max(len(self.writer(q)(1)) + len(self.right(q)) for q in first) - 1
-        if needed > self.train_length:
-            raise ConfigError(
-                f"task.train_length={self.train_length} are too few for {self.parts}; {needed} "
-                "would do with this tokenizer."
-            )
-        write = self.writer(first[0])
-        self._per_size = (len(write(101)) - len(write(1))) / 100
 
     def fingerprint(self) -> str:
         """A hash of all prompts, and of what is trained and validated on."""
@@ -126,9 +95,9 @@ class RetrievalTraining(Questions):
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question, those of a length together."""
         evaluation = super().evaluate(model, progress, limit)
-        of_length: dict[int, list[float]] = {}
+        of_length: dict[int, list[bool]] = {}
         for row in evaluation.tables[self.name]:
-            of_length.setdefault(row["length"], []).append(row["score"])
+            of_length.setdefault(row["length"], []).append(row["correct"])
         scores: dict[int, Scores] = {n: {"accuracy": np.array(of)} for n, of in of_length.items()}
         means = split_means(scores, ["accuracy"], self.is_trained)
         evaluation.metrics |= {k: mean for k, mean in means.items() if not k.startswith("test/")}
@@ -145,14 +114,15 @@ class RetrievalTraining(Questions):
         return next_tokens(tokens, scored)
 
     def _training_row(self, stream: str, seed: int, row: int) -> tuple[list[int], list[int]]:
-        """A prompt of a uniform length and its answer. A question that does not fit is replaced."""
-        for attempt in itertools.count():  # nearly all fit, as prepare has seen
+        """A prompt of a uniform length and its answer."""
+        generator = np.random.default_rng(seed_for(seed, "retrieval", stream, "length", row))
+
+        def draw(attempt: int) -> Drawn:
             question = self.drawn(stream, seed, row, attempt)
-            write, answer = self.writer(question), self.right(question)
-            least, most = len(write(1)), self.train_length + 1 - len(answer)
-            if least <= most:
-                break
-        lengths = np.random.default_rng(seed_for(seed, "retrieval", stream, "length", row))
-        room = int(lengths.integers(least, most + 1))
-        guess = 1 + int((room - least) / self._per_size)
-        return longest_fit(write, room, guess)[0], answer
+            return (
+                self.writer(question),
+                self.right(question),
+                lambda least, most: int(generator.integers(least, most + 1)),
+            )
+
+        return training_row(draw, self.train_length)

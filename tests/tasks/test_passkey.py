@@ -14,9 +14,9 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.tasks import questions
+from tape_exp.tasks import passkey
 from tape_exp.tasks.base import Surroundings
-from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, is_correct
+from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, key_question
 from tape_exp.training.assembly import make_decoder, make_task
 from tests.conftest import on_text, prepared, silent, text_config
 from tests.tasks.in_two import evaluate, evaluate_in_two
@@ -36,7 +36,7 @@ def ask(text_folder, monkeypatch):
             after = [task.eos, *task.tokenizer.encode(["0"])[0].tolist()]  # EOS ends the answer
             return [task.tokenizer.encode([text])[0].tolist() + after for text in texts]
 
-        monkeypatch.setattr(questions, "generate", generate)
+        monkeypatch.setattr(passkey, "generate", generate)
         model = torch.nn.ModuleDict({"decoder": torch.nn.Identity()})
         return task, task.evaluate(model, silent, limit)
 
@@ -112,7 +112,7 @@ def test_built_in_text_leaves_room_at_the_shortest_length_of_smoke():
     ],
 )
 def test_the_first_number_counts(answer, correct):
-    assert is_correct(answer, 123) is correct
+    assert passkey.Passkey.is_right(None, key_question(123, 0.5), answer) is correct
 
 
 def test_interval_matches_the_formula():
@@ -134,9 +134,9 @@ def test_whoever_reads_the_text_finds_every_key(ask):
         found.metrics[f"passkey/accuracy@{n}{end}"] for n in (160, 192) for end in ("", "_high")
     ] == [100] * 4
     assert found.metrics["passkey/accuracy@160_low"] == pytest.approx(64.57, abs=0.01)
-    keys = [int(question.wanted) for question in task.questions]
+    keys = [question.wanted for question in task.questions]
     asked = list(zip([160] * 7 + [192] * 7, keys, strict=True))
-    assert [(r["length"], r["key"]) for r in found.tables["passkey"]] == asked
+    assert [(r["length"], r["wanted"]) for r in found.tables["passkey"]] == asked
     assert np.all(found.heatmap.values == 100)
     assert 3 <= len(found.samples) <= 4
 
