@@ -26,6 +26,7 @@ from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
 
 MODELING = "modeling_tape_exp"  # the file that auto_map names
+MOVED = "rope_parameters that from_pretrained must be given as in README.md, with any version"
 IMPORTS = """# For trust_remote_code=True of transformers: the package tape_exp has the classes.
 from tape_exp.models.hf import TapeExpConfig, TapeExpForCausalLM
 
@@ -237,9 +238,9 @@ def save_adapter(
     """Write ``adapter_config.json``, ``adapter_model.safetensors`` and a ``README.md`` to a new
     folder: LoRA's matrices, and the embeddings and norms that were trained beside them.
 
-    peft loads an adapter onto its base as that is. Where training changed the base's positions, the
-    config also holds ``rope_parameters``, which the base must be given as the README does: peft
-    warns that it ignores this key.
+    peft loads an adapter onto its base as that is, and its config has no place for positions. Where
+    training changed them, the base must be given ``rope_parameters`` as the README does; the config
+    has them below a key that says so, since peft warns of keys that it does not know.
 
     Args:
         decoder: with its adapters in place.
@@ -283,7 +284,7 @@ def save_adapter(
         config.save_pretrained(str(temporary))
         if moved:
             path = temporary / "adapter_config.json"
-            told = json.loads(path.read_text()) | {"rope_parameters": rope}
+            told = json.loads(path.read_text()) | {MOVED: rope}
             path.write_text(json.dumps(told, indent=2) + "\n")
         weights = {f"base_model.model.{key}": one for key, one in named.items()}
         save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -302,12 +303,9 @@ base_model: {json.dumps(base)}
 An adapter for the Llama `{base}`, exported by `tape-exp export`.
 
 ```python
-from peft import PeftModel
-from transformers import AutoConfig, AutoModelForCausalLM
+from peft import AutoPeftModelForCausalLM
 
-config = AutoConfig.from_pretrained({json.dumps(base)})
-config.rope_parameters = {json.dumps(rope)}
-base = AutoModelForCausalLM.from_pretrained({json.dumps(base)}, config=config)
-model = PeftModel.from_pretrained(base, {json.dumps(name)})
+rope = {json.dumps(rope)}
+model = AutoPeftModelForCausalLM.from_pretrained({json.dumps(name)}, rope_parameters=rope)
 ```
 """

@@ -325,6 +325,8 @@ def test_an_exported_adapter_is_what_peft_loads(
     method, extend, text_run, tmp_path, monkeypatch, capsys
 ):
     """By the lines of its own README, onto the exported base: the logits of the trained model."""
+    from peft import AutoPeftModelForCausalLM
+
     cfg, _ = extend("rope", method)
     evaluated, _ = text_run("model=rope", f"peft={method}", "checkpoint=extend", task="github")
     ours, run = loaded(evaluated).eval(), RunDirectory(cfg)
@@ -338,12 +340,16 @@ def test_an_exported_adapter_is_what_peft_loads(
     assert RunDirectory(cfg).hash in told
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    with pytest.warns(UserWarning, match="rope_parameters"):  # peft itself would leave them out
+    said = pytest.warns(UserWarning, match=r"must be given as in README\.md")
+    with said:
         exec(re.findall(r"```python\n(.*?)```", told, re.DOTALL)[0], names)
+    with said:  # which peft, left alone, ignores
+        other = AutoPeftModelForCausalLM.from_pretrained("adapter").eval()
     theirs = names["model"].eval()
     tokens = torch.arange(20, 50)[None]
     with torch.no_grad():
         gap = (theirs(tokens).logits - ours(tokens)).abs().max()
+        assert (other(tokens).logits - ours(tokens)).abs().max() > 1e-3
         with theirs.disable_adapter():
             assert (theirs(tokens).logits - ours(tokens)).abs().max() > 1e-3
     assert gap < 1e-4
