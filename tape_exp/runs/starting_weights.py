@@ -66,6 +66,10 @@ def find(cfg: DictConfig) -> Path | None:
         from tape_exp.models import llama
 
         return llama.fetch(spec, f"checkpoint={spec}, which is no folder here")
+    if "/" in spec:
+        raise ConfigError(
+            f"checkpoint={spec} is neither a file, nor the folder of a run or a Llama."
+        )
     models = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
     places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / model for model in models]
     runs = _finished_runs(places[0], cfg) or _finished_runs(places[-1], cfg)
