@@ -27,8 +27,6 @@ from tape_exp.models.conformance import randomise
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder
 
-CPU = torch.device("cpu")
-
 
 def case(
     T=13, S=13, kv_heads=4, carried_heads=4, kinds="", carried=True, window=None, factor=False
@@ -67,21 +65,16 @@ def call(scores, v, carried, learns, backend):
 
 CASES = [
     {},
-    {"carried": False},
-    {"kinds": "dense"},
     {"kinds": "dense keys distance", "carried": False},
     {"kinds": "rows", "kv_heads": 2},
-    {"T": 5, "S": 13},
-    {"kv_heads": 2},
-    {"carried_heads": 1},
-    {"T": 1, "S": 1},
-    {"T": 300, "S": 300},
+    {"T": 5, "S": 13, "kv_heads": 2},
     {"T": 140, "S": 300, "kinds": "dense keys"},
-    {"T": 140, "S": 140, "kinds": "distance", "carried": False},
-    {"window": Window(5)},
     {"T": 3, "S": 12, "window": Window(5, 2), "kinds": "distance"},
     {"T": 300, "S": 300, "window": Window(7), "carried": False},
     {"factor": True, "kinds": "dense distance"},
+    {"carried_heads": 1},
+    {"T": 1, "S": 1},
+    {"T": 140, "S": 140, "kinds": "distance", "carried": False},
 ]
 
 
@@ -92,7 +85,7 @@ def test_sdpa_agrees_with_the_explicit_softmax(options):
         assert (a - b).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("options", [x for x in CASES if x.get("T", 0) < 200], ids=str)
+@pytest.mark.parametrize("options", CASES[:6], ids=str)
 def test_flex_agrees_forward_on_a_cpu(options):
     """Its backward pass needs a GPU."""
     *given, _ = case(**options)
@@ -128,7 +121,7 @@ def test_a_window_shows_the_last_tokens_and_the_first():
 
 
 @pytest.mark.parametrize("backend", ["explicit", "sdpa", "flex"])
-@pytest.mark.parametrize("kinds", ["", "rows", "distance", "keys"])
+@pytest.mark.parametrize("kinds", ["", "rows distance keys"])
 @pytest.mark.parametrize("T", [9, 2])
 @torch.no_grad()
 def test_padding_is_hidden(backend, kinds, T):
@@ -218,17 +211,14 @@ def test_flex_is_compiled_for_few_lengths_and_its_blocks_serve_training():
     assert not any(part.is_inference() for part in kept)
 
 
-BACKWARD = ("tape", "fire", "path", "selective_rope", "tape_householder")
+BACKWARD = ("tape", "pope", "path")  # which takes as long again
 # Two kinds of layers with every key of a layer
 PATTERN = "[{name:tape,window:8,sinks:2,qk_norm:true},{name:alibi,window:5,ssmax:true}]"
-GRAPHS = ("rope", "alibi", "t5", "kerple_log", "cope", "dape", "fox", "pope", "wall", "xpos")
 
 
-@pytest.mark.parametrize("name", [*GRAPHS, *BACKWARD, PATTERN])
+@pytest.mark.parametrize("name", [*BACKWARD, "fire", "cope", "selective_rope", PATTERN])
 def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
-    """The choice included, which is logged all the same; the backward pass too of some, since it
-    takes as long again.
-    """
+    """The choice included, which is logged all the same."""
     model = make_decoder(name, arch, backend="auto")
     randomise(model, std=0.1)
     tokens = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -293,18 +283,17 @@ def test_backends_that_cannot_say_why(monkeypatch):
     with pytest.raises(ConfigError, match=r"=flex: FlexAttention has no backward pass on a CPU"):
         attend(scores, v, carried, "flex")
     monkeypatch.setattr(attention, "flash_installed", lambda: True)
-    q = torch.zeros(1, 2, 1, 32, dtype=torch.bfloat16, device="meta")
-    monkeypatch.setattr(torch.Tensor, "device", property(lambda _: torch.device("cuda")))
-    plain = Scores(q, q)
-    assert refusal("flash", plain, q, None) is None
-    assert "from the queries'" in refusal("flash", plain, q[..., :8], None)
-    assert refusal("flash", replace(plain, window=Window(2, 1)), q, None)
-    assert refusal("flash", replace(plain, biases=(Dense(q),)), q, None)
+    with FakeTensorMode():
+        q = torch.empty(1, 2, 1, 32, dtype=torch.bfloat16, device="cuda")
+        narrow, plain = torch.empty(1, 2, 1, 8, device="cuda"), Scores(q, q)
+        assert refusal("flash", plain, q, None) is None
+        assert "from the queries'" in refusal("flash", plain, narrow, None)
+        assert refusal("flash", replace(plain, window=Window(2, 1)), q, None)
+        assert refusal("flash", replace(plain, biases=(Dense(q),)), q, None)
 
 
 @pytest.mark.parametrize("takes", [True, False])
-@pytest.mark.parametrize("masked", [True, False])
-def test_queries_are_padded_only_where_cudnn_does_not_take_wider_values(takes, masked, monkeypatch):
+def test_queries_are_padded_only_where_cudnn_does_not_take_wider_values(takes, monkeypatch):
     seen = []
 
     def fused(q, k, v, **options):
@@ -314,16 +303,19 @@ def test_queries_are_padded_only_where_cudnn_does_not_take_wider_values(takes, m
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
     monkeypatch.setattr(cudnn, "takes", lambda *call: takes)
     q = torch.empty(2, 4, 32, 64)
-    biases = (Dense(q.new_zeros(1, 4, 32, 32)),) if masked else ()
-    for values, out_width in ((128, 64 if takes and not masked else 128), (32, 64)):
-        out = sdpa(Scores(q, q, biases), torch.empty(2, 4, 32, values))
-        assert out.shape[-1] == values
-        assert seen.pop() == (out_width, out_width, max(values, 64), 1 / 8)
+    masked, plain = Scores(q, q, (Dense(q.new_zeros(1, 4, 32, 32)),)), Scores(q, q)
+    for scores, values, width in (
+        (plain, 128, 64 if takes else 128),
+        (masked, 128, 128),
+        (plain, 32, 64),
+    ):
+        assert sdpa(scores, torch.empty(2, 4, 32, values)).shape[-1] == values
+        assert seen.pop() == (width, width, max(values, 64), 1 / 8)
 
 
 def test_cudnn_is_tried_before_it_is_given_wider_values(monkeypatch):
     """On a CPU that says it is Hopper, with torch's own kernels instead of cuDNN's."""
-    call = (CPU, torch.bfloat16, 16, 32)
+    call = (torch.device("cpu"), torch.bfloat16, 16, 32)
 
     def found(**patches) -> bool:
         monkeypatch.setattr(cudnn, "_tried", {})

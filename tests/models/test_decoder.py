@@ -96,7 +96,7 @@ def test_logits_of_chosen_tokens_are_those_of_all(arch):
 
 def test_only_training_is_compiled(arch):
     """Evaluation has many lengths, each of which would be a graph of its own."""
-    model, graphs = make_decoder("tape", arch), []
+    model, graphs = make_decoder("rope", arch), []
 
     def counted(graph, _):
         graphs.append(graph)

@@ -140,11 +140,3 @@ def test_a_bias_on_random_positions_is_that_of_their_distances(name, arch):
         found = model(tokens, sampler=RowSampler(5))
         assert torch.equal(found, plain(tokens, positions_BT=positions))
         assert not torch.allclose(found, plain(tokens), atol=1e-4)
-
-
-def test_a_draw_leaves_out_some_of_the_positions(arch):
-    """Step by step: the places of the smallest of so many numbers as there are positions."""
-    numbers = RowSampler(5).integers(3, 96).tolist()
-    expected = [sorted(sorted(range(96), key=row.__getitem__)[:9]) for row in numbers]
-    found = make_decoder("randpe", arch).positions(3, 9, CPU, RowSampler(5))
-    assert found.tolist() == expected
