@@ -25,20 +25,7 @@ SIZES = {"train": 400, "validation": 60, "test": 60}  # examples of SCROLLS
 WORDS = (60, 120)  # of a document, at least and at most
 LABELS = ("Entailment", "Contradiction", "Not mentioned")
 PEOPLE = _listed("Tom Mary Sam Eve Max Ann Bob Jane")
-THINGS = [
-    "table",
-    "door",
-    "ship",
-    "road",
-    "house",
-    "tree",
-    "room",
-    "page",
-    "book",
-    "key",
-    "box",
-    "dog",
-]
+THINGS = _listed("table door ship road house tree room page book key box dog")
 GOODS = _listed("book key page dog cat stone glass paper")
 PLACES = _listed("house room ship tree tower garden box table")
 VALUES = {
@@ -58,22 +45,7 @@ FILLERS = (
 LONGEST = 10  # words of a filler sentence with its speaker
 MMLU_SPLITS = {"test": 40, "dev": 5}  # questions a subject
 ARC_SPLITS = {"test": 60, "train": 20, "validation": 10}
-SPELLED = [
-    "apple",
-    "book",
-    "cat",
-    "dog",
-    "egg",
-    "fish",
-    "garden",
-    "house",
-    "key",
-    "letter",
-    "moon",
-    "night",
-    "paper",
-    "river",
-]
+SPELLED = _listed("apple book cat dog egg fish garden house key letter moon night paper river")
 OPPOSITES = dict(
     pair.split("-")
     for pair in _listed(
@@ -91,22 +63,21 @@ class Draft(NamedTuple):
     speakers: bool = False  # a dialogue: a sentence a line, each with who says it
 
 
-def scrolls_rows(
-    dataset: str, split: str, count: int | None = None, words: tuple[int, int] = WORDS
-) -> Iterator[dict[str, str]]:
-    """Rows of ``count`` examples, of documents of so many words."""
-    for index in range(SIZES[split] if count is None else count):
+def scrolls_rows(dataset: str, split: str) -> Iterator[dict[str, str]]:
+    """The rows of a split."""
+    for index in range(SIZES[split]):
         generator = random.Random(seed_for(0, "scrolls", dataset, split, index))
-        draft = SCROLLS[dataset](generator)
-        document, id_ = _fill(generator, draft, words), f"{split}-{index}"
+        draft, id_ = SCROLLS[dataset](generator), f"{split}-{index}"
+        document = _fill(generator, draft)
         text = document if draft.question is None else f"{draft.question}\n\n{document}"
         for number, reference in enumerate(draft.references):
             yield {"id": id_, "pid": f"{id_}_{number}", "input": text, "output": reference}
 
 
-def _fill(generator: random.Random, draft: Draft, words: tuple[int, int]) -> str:
+def _fill(generator: random.Random, draft: Draft) -> str:
     """The key sentences scattered among others."""
-    target = generator.randint(words[0] + LONGEST, words[1])
+    least, most = WORDS
+    target = generator.randint(least + LONGEST, most)
     length = sum(len(key.split()) for key in draft.keys)
     sentences: list[str] = []
     while length + LONGEST <= target:
@@ -220,7 +191,7 @@ def write_benchmarks(folder: Path) -> Path:
     import lm_eval
 
     theirs = Path(lm_eval.__file__).parent / "tasks"
-    mmlu, arc = theirs / "mmlu" / "default", theirs / "arc"
+    mmlu = theirs / "mmlu" / "default"
     yamls: dict[str, dict[str, Any]] = {"mmlu": {"include": str(mmlu / "_mmlu.yaml")}}
     files: dict[str, str] = {}
     for group, subjects in SUBJECTS.items():
@@ -228,17 +199,16 @@ def write_benchmarks(folder: Path) -> Path:
         for subject in subjects:
             yamls[f"mmlu_{subject}"] = {
                 "include": str(mmlu / "_default_template_yaml"),
-                "task": f"mmlu_{subject}",
                 "tag": f"{group}_tasks",
                 "description": f"Questions about {subject}, with answers.\n\n",
             }
     for name in ("arc_easy", "arc_challenge"):
-        yamls[name] = {"include": str(arc / f"{name}.yaml"), "task": name}
+        yamls[name] = {"include": str(theirs / "arc" / f"{name}.yaml")}
     for name in BENCHMARKS:
         splits = MMLU_SPLITS if name.startswith("mmlu") else ARC_SPLITS
         data = {split: f"{name}/{split}.jsonl" for split in splits}
-        yamls[name] |= {"dataset_path": "json", "dataset_name": None}
-        yamls[name]["dataset_kwargs"] = {"data_files": data}
+        of_json = {"dataset_path": "json", "dataset_name": None}
+        yamls[name] |= {"task": name, **of_json, "dataset_kwargs": {"data_files": data}}
         for split, count in splits.items():
             rows = (json.dumps(benchmark_row(name, split, index)) for index in range(count))
             files[data[split]] = "".join(f"{row}\n" for row in rows)

@@ -81,6 +81,8 @@ class SequenceTask(Task):
     unit = "symbols"  # what a length counts
     shortest, longest = 1, 10_000
     ends = True  # whether EOS follows the answer
+    tokens: tuple[int, int] | None = None  # a and b, where rows up to n have at most a n + b tokens
+    numbers = (2, 5)  # a and b, where a row of length n takes about a n + b random numbers
     digits: Sequence[str] = ()  # the symbols of digits, if numbers begin with the least one
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
@@ -92,13 +94,15 @@ class SequenceTask(Task):
         return [True] * len(answer)
 
     def width(self, n: int) -> int:
-        """Tokens of the longest row of lengths up to n: by default of 256 rows of length n."""
+        """Tokens of the longest row of lengths up to n: :attr:`tokens`, else of 256 such rows."""
+        if self.tokens:
+            return self.tokens[0] * n + self.tokens[1]
         rows = self.rows(seed_for(0, "width", n), 0, 256, [n], self.draws(n))
         return max(len(tokens) for tokens, _ in rows)
 
     def draws(self, n: int) -> int:
         """How many random numbers of a row are made at once; a row may take more."""
-        return 2 * n + 5
+        return self.numbers[0] * n + self.numbers[1]
 
     def has(self, n: int) -> bool:
         """Whether there are rows of this length."""
@@ -206,19 +210,12 @@ class SequenceTask(Task):
 
     def check_lengths(self, trained: int, tested: Sequence[int]) -> None:
         """Refuse lengths that there are not, and a test that ends below the trained one."""
-        if not self.shortest <= trained <= self.longest:
+        there = self.shortest <= trained <= self.longest
+        if wrong := [n for n in tested if not self.has(n)] + [trained] * (not there):
             raise ConfigError(
-                f"task.train_length={trained} must be from {self.shortest} to {self.longest}, "
-                f"the lengths in {self.unit} of the task."
+                f"task.train_length={trained} and task.lengths={list(tested)}: the task has no "
+                f"rows of {wrong[0]} {self.unit}, only of {self.shortest} to {self.longest}."
             )
-        for n in tested:
-            if not self.has(n):
-                known = filter(self.has, range(self.shortest, self.longest + 1))
-                near = min(known, key=lambda other: abs(other - n))
-                raise ConfigError(
-                    f"task.lengths={list(tested)} has {n}, but the task has no rows of {n} "
-                    f"{self.unit}; {near} would do."
-                )
         if max(tested) < trained:
             raise ConfigError(
                 f"task.lengths={list(tested)} ends below task.train_length={trained}; "

@@ -126,13 +126,13 @@ def test_the_page_lists_every_problem():
         ({"problem": "coppy"}, r"task\.problem=coppy is not known\. Did you mean 'copy'\?"),
         (
             {"problem": "induction", "train_length": 1},
-            r"task\.train_length=1 must be from 2 to 10000, the lengths in symbols of the task",
+            r"task\.train_length=1 .* has no rows of 1 symbols, only of 2 to 10000",
         ),
         (
             {"problem": "scan", "lengths": [47]},
-            r"task\.lengths=\[47\] has 47, but the task has no rows of 47 actions; 48",
+            r"task\.lengths=\[47\]: the task has no rows of 47 actions, only of 1 to 48",
         ),
-        ({"problem": "mqar", "lengths": [400]}, r"no rows of 400 pairs; 256 would do"),
+        ({"problem": "mqar", "lengths": [400]}, r"no rows of 400 pairs, only of 1 to 256"),
         ({"lengths": [4]}, r"ends below task\.train_length=6; task\.train_length=4 or less would"),
         (
             {"train_length": 1, "lengths": [1]},

@@ -20,11 +20,9 @@ class BinaryAddition(SequenceTask):
 
     summary = "add two binary numbers"
     symbols = "+=01"
+    tokens = (2, 1)  # the result has at most n - 1 bits
     digits = "01"
     shortest = 3
-
-    def width(self, n: int) -> int:
-        return 2 * n + 1  # the result has at most n - 1 bits
 
     def draws(self, n: int) -> int:
         return 1 + 2 * (-(-n // 32) + 1)  # 32 bits more than a number has
@@ -73,14 +71,12 @@ class MultiAddition(SequenceTask):
     summary = "add many numbers of up to three digits"
     unit = "operands"
     symbols = "+=0123456789"
+    numbers = (2, 0)
     digits = "0123456789"
     shortest = 2
 
     def width(self, n: int) -> int:
         return n * (DIGITS + 1) + len(str(n * (10**DIGITS - 1))) + 1
-
-    def draws(self, n: int) -> int:
-        return 2 * n
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         powers = (10 ** rng.below(DIGITS) for _ in range(n))
@@ -102,11 +98,9 @@ class Multiplication(SequenceTask):
     summary = "multiply two numbers"
     unit = "digits of the longer factor"
     symbols = "*=0123456789"
+    tokens = (4, 3)
     digits = "0123456789"
     longest = 2000  # Python writes integers of up to 4,300 digits
-
-    def width(self, n: int) -> int:
-        return 4 * n + 3
 
     def draws(self, n: int) -> int:
         return 2 + 2 * (n // 9 + 2)  # two numbers, with 32 bits to spare

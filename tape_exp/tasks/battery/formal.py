@@ -22,13 +22,8 @@ class Dyck(SequenceTask):
     summary = "close the bracket that was opened last"
     unit = "pairs of brackets"
     symbols = "([)]"
+    tokens, numbers = (2, 0), (4, 0)
     ends = False
-
-    def width(self, n: int) -> int:
-        return 2 * n
-
-    def draws(self, n: int) -> int:
-        return 4 * n
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         """A word from left to right.
@@ -62,14 +57,9 @@ class ModularArithmetic(SequenceTask):
 
     summary = "the value of an expression with brackets, modulo 5"
     symbols = "01234+-*()="
+    tokens, numbers = (1, 2), (1, 0)
     longest = 2000  # as deep as Python recurses
     ends = False
-
-    def width(self, n: int) -> int:
-        return n + 2
-
-    def draws(self, n: int) -> int:
-        return n
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         text, value = expression(n, rng)
@@ -102,12 +92,7 @@ class StackManipulation(SequenceTask):
 
     summary = "pop and push, and write down what is on the stack"
     symbols = ("|", "0", "1", "pop", "push0", "push1")
-
-    def width(self, n: int) -> int:
-        return 2 * n + 2
-
-    def draws(self, n: int) -> int:
-        return n + 1
+    tokens, numbers = (2, 2), (1, 1)
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         bits = 1 + rng.below(max(n - 1, 1))

@@ -31,14 +31,9 @@ class IndirectIndexing(SequenceTask):
     summary = "find a letter in a string, and the letter at a given distance from it"
     unit = "letters"
     symbols = "|+-123456789" + string.ascii_letters
+    tokens, numbers = (1, 5), (1, 3)
     shortest = 2
     ends = False
-
-    def width(self, n: int) -> int:
-        return n + 5
-
-    def draws(self, n: int) -> int:
-        return n + 3
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         letters, asked, place = string.ascii_letters, rng.below(52), rng.below(n)
@@ -68,14 +63,9 @@ class AssociativeRecall(SequenceTask):
     summary = "recall the values of keys, asked for in another order"
     unit = "pairs"
     symbols = tuple(f"{kind}{i}" for kind in "kv" for i in range(WORDS))
+    tokens, numbers = (4, 0), (3, 0)
     longest = WORDS
     ends = False
-
-    def width(self, n: int) -> int:
-        return 4 * n
-
-    def draws(self, n: int) -> int:
-        return 3 * n
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         keys, values, queries = rng.split(3)
@@ -123,14 +113,9 @@ class Induction(SequenceTask):
 
     summary = "recall the letter that followed the mark"
     symbols = "#abcdefghijklmno"
+    tokens, numbers = (1, 2), (1, 1)
     shortest = 2
     ends = False
-
-    def width(self, n: int) -> int:
-        return n + 2
-
-    def draws(self, n: int) -> int:
-        return n + 1
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         place = rng.below(n - 1)
@@ -155,6 +140,7 @@ class FlipFlop(SequenceTask):
     summary = "read the bit that was written last, among bits to ignore"
     unit = "instructions"
     symbols = "wir01"
+    tokens, numbers = (2, 0), (2, 0)
     shortest = 2
     ends = False
     ignore, others = 0.8, {"sparse": 0.98, "dense": 0.1}  # p
@@ -163,12 +149,6 @@ class FlipFlop(SequenceTask):
         super().__init__(*arguments, **settings)
         for name in self.others:
             self.enough(self.trained_length, name)
-
-    def width(self, n: int) -> int:
-        return 2 * n
-
-    def draws(self, n: int) -> int:
-        return 2 * n
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         random, row, written = rng.words(2 * n).tolist(), [], ""

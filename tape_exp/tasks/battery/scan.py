@@ -27,6 +27,7 @@ class Scan(SequenceTask):
     summary = "translate a command into actions"
     unit = "actions"
     symbols = ("->", *ACTIONS, *TURNS, *WORDS, *ACTIONS.values(), *TURNS.values())
+    tokens, numbers = (1, 11), (0, 1)  # a command has at most nine words
     longest = 48
 
     def has(self, n: int) -> bool:
@@ -35,12 +36,6 @@ class Scan(SequenceTask):
     def usual(self, n: int) -> Sequence[int]:
         """Half of n, n, and all beyond."""
         return n // 2, n, *range(n + 1, self.longest + 1)
-
-    def width(self, n: int) -> int:
-        return n + 11  # a command has at most nine words
-
-    def draws(self, n: int) -> int:
-        return 1
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         words, actions = commands()[n][rng.below(len(commands()[n]))]

@@ -20,12 +20,7 @@ class Copy(SequenceTask):
     summary = "write a string again"
     unit = "letters"
     symbols = "|01"
-
-    def width(self, n: int) -> int:
-        return 2 * n + 2
-
-    def draws(self, n: int) -> int:
-        return n
+    tokens, numbers = (2, 2), (1, 0)
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         letters = rng.choice(self.symbols[1:], n)
@@ -70,11 +65,9 @@ class MissingDuplicate(SequenceTask):
 
     summary = "find the hidden bit of a string that is there twice"
     symbols = "=_.01"
+    tokens = (1, 2)
     shortest = 2
     ends = False
-
-    def width(self, n: int) -> int:
-        return n + 2
 
     def draws(self, n: int) -> int:
         return 1 + n // 2
