@@ -54,8 +54,8 @@ def build(
     """
     words = [f"model={model}", f"task={task}", f"scale={scale}", *overrides]
     cfg = compose_config(words)
-    start = find(cfg)
-    cfg = apply_llama_config(cfg, start)
+    if start := find(cfg):
+        cfg = apply_llama_config(cfg, start)
     made = make_task(cfg, start)
     made.prepare_data()
     return make_decoder(cfg, made, make_adaptation(cfg)), made

@@ -51,12 +51,6 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def flush_to_disk(path: Path) -> None:
-    """Return when the content of a file is on the disk, and not only in the system's memory."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's content."""
     with path.open("rb") as file:

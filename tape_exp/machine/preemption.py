@@ -4,8 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -23,20 +22,23 @@ class Preempted(SystemExit):
         self.name = name
 
 
+@dataclass
 class Preemption:
     """Catches the signals while a run is under way (``with Preemption() as preemption:``).
 
     In training (``waits``) a signal is remembered, and the run leaves at the end of the step. At
     any other time the first process leaves at once, by raising :class:`Preempted`, and ends the
     others; those that SLURM started get its signal themselves and leave likewise. A second signal
-    changes nothing: SLURM sends SIGTERM after SIGUSR1.
+    changes nothing: SLURM sends SIGTERM after SIGUSR1. Data workers that were started meanwhile
+    ignore signals (:func:`ignore_signals`), since their batches are needed until a step is saved;
+    they are killed at the end, where Python would wait for them.
     """
 
-    def __init__(self) -> None:
-        self.received: str | None = None
-        self.waits = False
+    received: str | None = None
+    waits: bool = False
 
     def __enter__(self) -> "Preemption":
+        self.children = set(multiprocessing.active_children())
         self.before = {number: signal.getsignal(number) for number in SIGNALS}
         if threading.current_thread() is threading.main_thread():  # others run without
             for number in SIGNALS:
@@ -44,6 +46,9 @@ class Preemption:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        for worker in set(multiprocessing.active_children()) - self.children:
+            worker.kill()
+            worker.join(5)
         # srun ends the others with SIGTERM as soon as the first has left, and its own status is the
         # highest of all: one that died of that would hide the first's REQUEUE.
         leaving = self.received is not None and not first_process()
@@ -54,14 +59,11 @@ class Preemption:
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.received is None:
             self.received = signal.Signals(number).name
-            self._leave()
+            self.wait(self.waits)
 
     def wait(self, waits: bool) -> None:
         """Whether a signal waits for the end of the step from now on."""
         self.waits = waits
-        self._leave()
-
-    def _leave(self) -> None:
         leaves = first_process() or "SLURM_PROCID" in os.environ
         if self.received is not None and not self.waits and leaves:
             raise Preempted(self.received)
@@ -72,17 +74,3 @@ def ignore_signals(*_: int) -> None:
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def workers_killed() -> Iterator[None]:
-    """End the data workers started meanwhile, which ignore signals as :func:`ignore_signals` does:
-    their batches are needed until a step is saved, and Python would wait for them.
-    """
-    before = set(multiprocessing.active_children())
-    try:
-        yield
-    finally:
-        for worker in set(multiprocessing.active_children()) - before:
-            worker.kill()
-            worker.join(5)

@@ -67,7 +67,8 @@ def view_of(
     for row in view.rows:
         cfg = compose_config(view.words(row))
         with suppress(ConfigError):  # of a base that is not trained yet
-            cfg = apply_llama_config(cfg, find(cfg))
+            if start := find(cfg):
+                cfg = apply_llama_config(cfg, start)
         keys = flat(without_folders(identity_of(cfg)))
         del keys["seed"]
         if (precision := keys.pop("precision")) != "auto":

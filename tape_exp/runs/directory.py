@@ -43,7 +43,7 @@ class RunDirectory:
 
     def __init__(self, cfg: DictConfig) -> None:
         self.start = find(cfg)
-        self.cfg = cfg = apply_llama_config(cfg, self.start)
+        self.cfg = cfg = apply_llama_config(cfg, self.start) if self.start else cfg
         self.hash = config_hash(cfg, self.start)
         place = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
         self.name = "-".join(place)
@@ -99,10 +99,10 @@ class RunDirectory:
         for ending in ("DONE", "FAILED"):
             (self.path / ending).unlink(missing_ok=True)
         config: Any = redact_tree(OmegaConf.to_container(self.cfg, resolve=True))
-        self.write("config.yaml", OmegaConf.to_yaml(config))
-        self.write("manifest.json", json.dumps(made, indent=1) + "\n")
+        write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(config))
+        write_atomically(self.path / "manifest.json", json.dumps(made, indent=1) + "\n")
         for name, content in assets.items():
-            self.write(name, content)
+            write_atomically(self.path / name, content)
 
     def refuse_other_weights(self, began: Mapping[str, Any]) -> None:
         """Raise :class:`ConfigError` where the weights that a run began from have changed since."""
@@ -112,14 +112,10 @@ class RunDirectory:
                 f"train afresh: remove {self.path}, or set runs=<folder>."
             )
 
-    def write(self, name: str, text: str) -> None:
-        """Write a text file atomically."""
-        write_atomically(self.path / name, text)
-
     def finish(self, record: dict[str, Any]) -> None:
         """Write the record and mark the run as done."""
-        self.write("record.json", json.dumps(record, allow_nan=False) + "\n")
-        self.write("DONE", json.dumps(record["metrics"]) + "\n")
+        write_atomically(self.path / "record.json", json.dumps(record, allow_nan=False) + "\n")
+        write_atomically(self.path / "DONE", json.dumps(record["metrics"]) + "\n")
         (self.path / "FAILED").unlink(missing_ok=True)  # stale, from an earlier attempt
 
     def fail(self, error: BaseException) -> Path | None:
@@ -129,7 +125,7 @@ class RunDirectory:
         path = self.path / "FAILED"
         with suppress(OSError):
             if not path.exists():
-                self.write("FAILED", redact("".join(traceback.format_exception(error))))
+                write_atomically(path, redact("".join(traceback.format_exception(error))))
             return path
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig
 
-from tape_exp.machine.files import flush_to_disk, write_atomically
+from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
@@ -55,9 +55,10 @@ class JsonlLogger(Logger):
             file.write(json.dumps(row) + "\n")
 
     def save(self) -> None:
-        """Have every line on the disk."""
+        """Have every line on the disk, and not only in the system's memory."""
         if self.path.exists():
-            flush_to_disk(self.path)
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """The config is in the run's folder already."""

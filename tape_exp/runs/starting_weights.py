@@ -250,15 +250,13 @@ def stretched(asked: Any, given: Any, length: int | None) -> Any:
     return {**given, "factor": given["factor"] * (asked.get("factor") or 1)}
 
 
-def apply_llama_config(cfg: DictConfig, start: Path | None) -> DictConfig:
-    """The config with the sizes, positions and special tokens of the Llama that it begins from, or
-    that its checkpoint ``start`` was; the config itself where there is none.
+def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
+    """The config of a run that begins from ``start`` with the sizes, positions and special tokens
+    of the Llama that this is, adapts or was fine-tuned from; the config itself of another.
 
     Raises:
         ConfigError: ``model`` cannot take up a Llama's positions.
     """
-    if start is None:
-        return cfg
     run = run_config(start)
     if (base := base_of(start)).is_dir():
         from tape_exp.models import llama

@@ -30,7 +30,7 @@ from yaml import YAMLError
 from tape_exp.settings import folders
 from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
-from tape_exp.settings.plugins import names_in, packages, search
+from tape_exp.settings.plugins import folder_of, names_in, packages
 from tape_exp.settings.schema import GROUPS, Config
 
 UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
@@ -128,13 +128,15 @@ def complete(cfg: DictConfig) -> None:
 
 
 def spell_out(words: Sequence[str]) -> list[str]:
-    """``model=[rope,nope]`` as Hydra reads it: ``model=layers`` and ``model.layers=[rope,nope]``.
-
-    Hydra itself would merge the two YAMLs into one.
+    """``model=[rope,nope]`` as Hydra reads it: ``model=layers`` and ``model.layers=[rope,nope]``,
+    where it would merge the two YAMLs into one. Packages that ``hydra.searchpath=`` names are known
+    from now on.
     """
-    search(words)
     spelled: list[str] = []
     for word in words:
+        if word.startswith("hydra.searchpath="):
+            names = re.findall(r"pkg://(\w+)\.conf\b", word)
+            packages().update({name: path for name in names if (path := folder_of(name))})
         layers = re.fullmatch(r"model=(\[.*\])", word)
         spelled += [f"model={UNNAMED}", f"model.layers={layers[1]}"] if layers else [word]
     return spelled

@@ -15,7 +15,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import ConfigDict, ValidationError, create_model
 
 from tape_exp.settings.errors import ConfigError, did_you_mean, missing_package
 
@@ -41,7 +41,7 @@ def build(node: Any, section: str, *, also: Sequence[str] = (), **given: Any) ->
     values = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     arguments = dict(typing.cast(Mapping[str, Any], values))
     cls = locate(arguments.pop("_target_", None), section)
-    schema = _arguments_model(cls, frozenset(given))
+    schema = arguments_model(cls, frozenset(given))
     if "name" not in schema.model_fields:
         arguments.pop("name", None)
     checked = validate(schema, arguments, section, also)
@@ -69,46 +69,27 @@ def locate(target: Any, section: str) -> type:
 
 
 @cache
-def constructor(cls: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
-    """The parameters of a constructor and their types; where it ends in ``**settings``, also those
-    of the next class's constructor, to which it passes them.
+def arguments_model(cls: Any, given: frozenset[str] = frozenset()) -> Any:
+    """A pydantic model of the arguments that a config may set: those of the constructor but for the
+    ``given`` ones and, where it ends in ``**settings``, those of the next class's constructor, to
+    which it passes them.
     """
-    parameters: dict[str, inspect.Parameter] = {}
-    hints: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for owner in (c for c in cls.__mro__ if "__init__" in vars(c)):
         _, *own = inspect.signature(owner.__init__).parameters.values()
-        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        parameters = {p.name: p for p in own if p.kind not in variadic} | parameters
-        hints = typing.get_type_hints(owner.__init__, include_extras=True) | hints
+        hints = typing.get_type_hints(owner.__init__, include_extras=True)
+        for p in own:
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in given:
+                field = hints.get(p.name, Any), ... if p.default is p.empty else p.default
+                fields.setdefault(p.name, field)
         if all(p.kind is not p.VAR_KEYWORD for p in own):
             break
-    return parameters, {name: hints.get(name, Any) for name in parameters}
+    return create_model(cls.__name__, __config__=STRICT, **fields)
 
 
 def takes(cls: Any, key: str) -> bool:
     """Whether a constructor has a parameter ``key``."""
-    return key in constructor(cls)[0]
-
-
-@cache
-def _arguments_model(cls: Any, given: frozenset[str]) -> Any:
-    """A pydantic model of the arguments that a config may set."""
-    parameters, hints = constructor(cls)
-    fields: dict[str, Any] = {
-        name: (_strict(hints[name]), ... if p.default is p.empty else p.default)
-        for name, p in parameters.items()
-        if name not in given
-    }
-    return create_model(cls.__name__, __config__=STRICT, **fields)
-
-
-def _strict(hint: Any) -> Any:
-    """The type, whose dataclasses refuse unknown keys as the model itself does."""
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        hint.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
-    for part in typing.get_args(hint):
-        _strict(part)
-    return hint
+    return key in arguments_model(cls).model_fields
 
 
 def validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) -> Any:
@@ -117,7 +98,9 @@ def validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) -
     converted.
     """
     try:
-        return TypeAdapter(_strict(schema)).validate_json(json.dumps(values))
+        # A dataclass has the strictness of the model whose field it is.
+        model: Any = create_model("Section", __config__=STRICT, root=(schema, ...))
+        return model.model_validate_json(json.dumps({"root": values})).root
     except ValidationError as error:
         raise ConfigError(_sentence(error, schema, section, also)) from error
 
@@ -125,12 +108,13 @@ def validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) -
 def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[str]) -> str:
     """The first of pydantic's errors, with the key and, where it is unknown, the nearest one."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(filter(None, [section, *map(str, first["loc"])]))
+    place = first["loc"][1:]
+    key = ".".join(filter(None, [section, *map(str, place)]))
     if isinstance(cause := first.get("ctx", {}).get("error"), ConfigError):
         return str(cause)
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = [*_keys_at(schema, first["loc"][:-1]), *also]
-        return f"{key}{did_you_mean(first['loc'][-1], known)} Known keys: {', '.join(known)}."
+        known = [*_keys_at(schema, place[:-1]), *also]
+        return f"{key}{did_you_mean(place[-1], known)} Known keys: {', '.join(known)}."
     if first["type"] == "literal_error":
         choices = re.findall(r"'([^']+)'", first["ctx"]["expected"])
         wrong = did_you_mean(first["input"], choices)

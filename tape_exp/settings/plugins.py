@@ -8,7 +8,6 @@ Hydra's own ``hydra.searchpath=[pkg://my_pe.conf]``.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
@@ -28,16 +27,7 @@ def packages() -> dict[str, Path]:
         for group in GROUPS
         for entry in entry_points(group=group)
     }
-    return {name: folder for name in sorted(names) if (folder := _folder(name))}
-
-
-def search(words: Sequence[str]) -> None:
-    """Know the packages that ``hydra.searchpath=[pkg://my_pe.conf]`` names among the words."""
-    for word in words:
-        if word.startswith("hydra.searchpath="):
-            for name in re.findall(r"pkg://(\w+)\.conf\b", word):
-                if folder := _folder(name):
-                    packages()[name] = folder
+    return {name: folder for name in sorted(names) if (folder := folder_of(name))}
 
 
 def conf_folders() -> list[Path]:
@@ -64,11 +54,12 @@ def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
     return {
         name: {"version": _version(name), "sources": _hash(folder)}
         for name in used
-        if (folder := _folder(name))
+        if (folder := folder_of(name))
     }
 
 
-def _folder(package: str) -> Path | None:
+def folder_of(package: str) -> Path | None:
+    """Where an importable package is."""
     spec = find_spec(package)
     places = list(spec.submodule_search_locations or []) if spec else []
     return Path(places[0]) if places else None

@@ -77,13 +77,25 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
     if chosen is not None:
         kinds: dict[str, Any] = {"simple": SimpleProfiler, "pytorch": PyTorchProfiler}
         profiler = kinds[chosen](run.directory.artifacts, "profile")
+    devices, timeout = cfg.devices * cfg.nodes, timedelta(seconds=cfg.timeout)
+    strategy: str | Strategy = "auto"
+    if cfg.strategy == "fsdp":
+        strategy = ModelParallelStrategy(
+            data_parallel_size=devices,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            timeout=timeout,
+        )
+    elif devices > 1 or cfg.strategy == "ddp":
+        # Gradients are views of what DDP exchanges, which would otherwise hold each of them again.
+        strategy = DDPStrategy(gradient_as_bucket_view=True, timeout=timeout)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = Trainer(
             accelerator=cfg.accelerator,
             devices=cfg.devices,
             num_nodes=cfg.nodes,
-            strategy=strategy(cfg.strategy, cfg.devices * cfg.nodes, cfg.timeout),
+            strategy=strategy,
             precision=precision(cfg.precision, cfg.accelerator),  # type: ignore[arg-type]
             logger=run.loggers,
             callbacks=callbacks,
@@ -106,21 +118,3 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     return trainer
-
-
-def strategy(name: str, devices: int, seconds: int) -> "str | Strategy":
-    """The strategy of that name, whose processes wait ``seconds`` for one another; ``auto`` is DDP
-    where there are several devices.
-    """
-    timeout = timedelta(seconds=seconds)
-    if name == "fsdp":
-        return ModelParallelStrategy(
-            data_parallel_size=devices,
-            tensor_parallel_size=1,
-            save_distributed_checkpoint=False,
-            timeout=timeout,
-        )
-    if devices == 1 and name != "ddp":
-        return "auto"
-    # Gradients are views of what DDP exchanges, which would otherwise hold each of them again.
-    return DDPStrategy(gradient_as_bucket_view=True, timeout=timeout)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lightning import Callback, LightningModule, Trainer
@@ -18,6 +19,7 @@ Item = TypeVar("Item")
 LINE_SECONDS = 10.0  # between two lines of progress
 
 
+@dataclass(eq=False)
 class StepReport(Callback):
     """Measures the throughput and lets the module report, at the end of each optimizer step.
 
@@ -30,10 +32,9 @@ class StepReport(Callback):
     waited for data.
     """
 
-    def __init__(self, every: int) -> None:
-        self.every = every
-        self._gauges: dict[str, float] = {}
-        self._since: tuple[int, float, float] | None = None  # step, time, time waited for data
+    every: int
+    _gauges: dict[str, float] = field(default_factory=dict)
+    _since: tuple[int, float, float] | None = None  # step, time, time waited for data
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Any, outputs: Any, batch: Any, index: int
@@ -62,6 +63,7 @@ class StepReport(Callback):
             self._since = trainer.global_step, time.perf_counter(), module.task.waited
 
 
+@dataclass(eq=False)
 class Progress(Callback):
     """Shows where a run is: a bar or lines on the terminal, and always lines in log.txt.
 
@@ -70,14 +72,14 @@ class Progress(Callback):
         seconds: between two lines.
     """
 
-    def __init__(self, mode: str, seconds: float = LINE_SECONDS) -> None:
-        self.mode, self.seconds = progress_mode(mode), seconds
+    mode: str
+    seconds: float = LINE_SECONDS
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Open the bar."""
         self.first, self.began = trainer.global_step, time.monotonic()
         self.last_line = self.began
-        self.bar = bar(self.mode == "rich" and trainer.is_global_zero)
+        self.bar = bar(self.mode if trainer.is_global_zero else "none")
         self.bar.start()
         total = trainer.max_steps
         self.task = self.bar.add_task("training", total=total, completed=self.first, figures="")
@@ -116,7 +118,7 @@ def figures(trainer: Trainer) -> str:
 def track(mode: str, items: Sequence[Item], description: str) -> Iterator[Item]:
     """Iterate over items and show how far that is, in the style of :class:`Progress`."""
     last_line = time.monotonic()
-    with bar(progress_mode(mode) == "rich") as progress_bar:
+    with bar(mode) as progress_bar:
         task = progress_bar.add_task(description, total=len(items), figures="")
         for done, item in enumerate(items, 1):
             yield item
@@ -134,8 +136,8 @@ class Figures(progress.ProgressColumn):
         return Text(task.fields["figures"], no_wrap=True, overflow="ellipsis")
 
 
-def bar(visible: bool) -> progress.Progress:
-    """What is done, a bar, how much of it, the time left, and figures."""
+def bar(mode: str) -> progress.Progress:
+    """What is done, a bar, how much of it, the time left, and figures; shown in mode ``rich``."""
     columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(20),
@@ -143,4 +145,4 @@ def bar(visible: bool) -> progress.Progress:
         progress.TimeRemainingColumn(),
         Figures(),
     )
-    return progress.Progress(*columns, console=Terminal(), disable=not visible)
+    return progress.Progress(*columns, console=Terminal(), disable=progress_mode(mode) != "rich")

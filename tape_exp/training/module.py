@@ -1,7 +1,7 @@
 """The only LightningModule: a decoder, its loss and its optimizer."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -176,10 +176,24 @@ class LanguageModule(LightningModule):
         self.evaluation = self.task.evaluate(model, progress, self.cfg.debug.evaluation_batches)
 
     def configure_optimizers(self) -> Any:
-        """AdamW with the task's schedule, weight decay of matrices and the encoding's own rate."""
+        """AdamW with the task's schedule. Matrices decay; norms, biases and scalars do not.
+
+        Where ``optim.position_lr`` is not 1 the positional encoding's parameters are two further
+        groups, whose rate it multiplies.
+        """
         optim = self.task.optim
-        trainable = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
-        groups = parameter_groups(trainable, optim)
+        trainable = list(trained(self))
+        own = {name for name, _ in trainable if ".position." in name and optim.position_lr != 1}
+        groups = []
+        for positional, factor in ((False, 1.0), (True, optim.position_lr)):
+            for decays in (True, False):
+                chosen = [
+                    p for name, p in trainable if (name in own, p.ndim > 1) == (positional, decays)
+                ]
+                if chosen or not positional:
+                    decay = optim.weight_decay if decays else 0.0
+                    lr = optim.lr * factor
+                    groups.append({"params": chosen, "weight_decay": decay, "lr": lr})
         optimizer = torch.optim.AdamW(
             groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
         )
@@ -243,26 +257,6 @@ def compiles(trainer: DictConfig) -> bool:
         return bool(trainer.compile)
     on_gpu = trainer.accelerator != "cpu" and torch.cuda.is_available()
     return on_gpu and trainer.strategy != "fsdp"
-
-
-def parameter_groups(trainable: Sequence[tuple[str, Tensor]], optim: Optim) -> list[dict[str, Any]]:
-    """AdamW's groups: matrices, which decay, and norms, biases and scalars, which do not.
-
-    Where ``optim.position_lr`` is not 1 the positional encoding's parameters are two further
-    groups, whose rate it multiplies.
-    """
-    shared, positional = trainable, []
-    if optim.position_lr != 1:
-        shared = [(name, p) for name, p in trainable if ".position." not in name]
-        positional = [(name, p) for name, p in trainable if ".position." in name]
-    groups = []
-    for parameters, factor in ((shared, 1.0), (positional, optim.position_lr)):
-        for decays in (True, False):
-            chosen = [p for _, p in parameters if (p.ndim > 1) == decays]
-            if chosen or parameters is shared:
-                decay = optim.weight_decay if decays else 0.0
-                groups.append({"params": chosen, "weight_decay": decay, "lr": optim.lr * factor})
-    return groups
 
 
 def rate(step: int, optim: Optim) -> float:

@@ -13,7 +13,8 @@ from lightning import Callback, Trainer
 from omegaconf import DictConfig
 
 from tape_exp.drawing.terminal import brief, print_heatmaps
-from tape_exp.machine.preemption import Preemption, workers_killed
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.preemption import Preemption
 from tape_exp.models import attention, peft
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
@@ -56,7 +57,7 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
         print_plan(cfg)
         return {}
     directory = RunDirectory(cfg)
-    with Preemption() as preemption, directory.lock(), workers_killed():
+    with Preemption() as preemption, directory.lock():
         if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
             set_up_logging(None, "none")
             log.info("%s is DONE: %s", directory.name, directory.path)
@@ -157,7 +158,7 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
         images.append(run_matrices(evaluation.matrices, path, f"{model}: {title}"))
         np.savez_compressed(folder / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
-        directory.write(f"artifacts/{name}.json", json.dumps(rows, indent=1) + "\n")
+        write_atomically(folder / f"{name}.json", json.dumps(rows, indent=1) + "\n")
     return [*images, *draw_diagnostics(evaluation.tables, cfg.model.name, folder)]
 
 
