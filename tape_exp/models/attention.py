@@ -78,7 +78,7 @@ class ByPosition:
 
 @dataclass(frozen=True)
 class Dense:
-    """A bias of pairs in memory: it broadcasts to (B, H, T, S), in at least fp32."""
+    """A bias of pairs in memory: (1 or B, H, T, S), in at least fp32."""
 
     pairs: Tensor
 
@@ -131,50 +131,46 @@ class Scores:
         last - first, S'), at least fp32 whatever the dtype of q and k.
         """
         last = self.q.shape[2] if last is None else last
-        keys = slice(0, self.offset + last)
-        return self.softmax(self.q[:, :, first:last], self.k[:, :, keys], first, keys)
+        return self.softmax(self.q[:, :, first:last], self.k[:, :, : self.offset + last], first)
 
-    def softmax(self, q: Tensor, k: Tensor, first: int, keys: slice) -> Tensor:
-        """Of the queries q, from ``first`` on, over the keys k, which are all they see."""
+    def softmax(self, q: Tensor, k: Tensor, first: int) -> Tensor:
+        """Of the queries q, from ``first`` on, over the keys k, up to the last one's own."""
         last = first + q.shape[2]
         q, k = precise(q), repeated(precise(k), q.shape[1])
         with full_precision(q):
             logits = (q / math.sqrt(q.shape[-1])) @ k.mT
             for bias in self.biases:
-                logits = logits.add_(self.addend(bias, first, last, keys))
+                logits = logits.add_(self.addend(bias, first, last))
             # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
-            hidden = ~self.visible(first, last, keys)
+            hidden = ~self.visible(first, last)
             return logits.add_(logits.new_zeros(()).masked_fill(hidden, float("-inf"))).softmax(-1)
 
-    def addend(self, bias: Bias, first: int, last: int, keys: slice) -> Tensor:
-        """What a bias adds for some queries and keys: it broadcasts to (B, H, last - first, S')."""
+    def addend(self, bias: Bias, first: int, last: int) -> Tensor:
+        """What a bias adds for some queries: it broadcasts to (B, H, last - first, S')."""
+        rows, keys = slice(self.offset + first, self.offset + last), slice(self.offset + last)
         if isinstance(bias, Dense):
-            rows = slice(first, last) if bias.pairs.shape[2] > 1 else slice(None)
-            return bias.pairs[:, :, rows, keys if bias.pairs.shape[3] > 1 else slice(None)]
+            return bias.pairs[:, :, first:last, keys]
         if isinstance(bias, ByKey):
             # Softmax does not see what is subtracted, the bias of the query's own key: what is left
             # is small where probabilities are not, and has kept all its bits.
             values = bias.values.transpose(1, 2)
-            own = values[:, :, self.offset + first : self.offset + last, None].detach()
+            own = values[:, :, rows, None].detach()
             return (values[:, :, None, keys] - own).to(precise(self.q[..., :0]).dtype)
         positions = self.positions
         if isinstance(bias, ByPosition):
             if positions is None:
                 positions = torch.arange(self.k.shape[2], device=self.q.device)[None].float()
-            rows = slice(self.offset + first, self.offset + last)
             return bias.at(positions[:, rows], positions[:, keys])
         if positions is None:
             table = bias.at(torch.arange(self.offset + last, device=self.q.device).float())
-            return by_distance(table, last - first)[None, :, :, keys]
-        queries = positions[:, self.offset + first : self.offset + last]
-        distance = (queries[:, :, None] - positions[:, None, keys]).clamp(min=0)
+            return by_distance(table, last - first)[None]
+        distance = (positions[:, rows, None] - positions[:, None, keys]).clamp(min=0)
         return bias.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
 
-    def visible(self, first: int, last: int, keys: slice) -> Tensor:
+    def visible(self, first: int, last: int) -> Tensor:
         """Where a query may look at a key: booleans that broadcast to (B, H, last - first, S')."""
-        number = torch.arange(self.k.shape[2], device=self.q.device)
-        queries, number = number[self.offset + first : self.offset + last], number[keys]
-        distance = queries[:, None] - number
+        number = torch.arange(self.offset + last, device=self.q.device)
+        distance = number[self.offset + first :, None] - number
         seen = distance >= 0
         if self.padding is not None:
             number = (number - self.padding[:, None])[:, None, None]
@@ -196,8 +192,8 @@ class Scores:
 
     def times(self, factor_BHT: Tensor) -> "Scores":
         """The same with the logits of each query, biases included, multiplied by its factor."""
-        (T, S), scale = (self.q.shape[2], self.k.shape[2]), factor_BHT[..., None]
-        pairs = [self.addend(bias, 0, T, slice(0, S)) for bias in self.biases]
+        scale = factor_BHT[..., None]
+        pairs = [self.addend(bias, 0, self.q.shape[2]) for bias in self.biases]
         biases = (Dense(sum(pairs[1:], pairs[0]) * scale),) if pairs else ()
         return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases)
 
@@ -248,8 +244,7 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     name = "sdpa"
     if q.device.type != "cuda":
         learns = bool(biases) and scores.slopes is None and torch.is_grad_enabled()
-        narrow = window is not None and 2 * window.size < T
-        if T < CPU_SDPA_FROM or carried is not None or learns or narrow:
+        if T < CPU_SDPA_FROM or carried is not None or learns:
             name = "explicit"
     elif scores.k.shape[2] > T or q.element_size() > 2:
         pass  # decoding, or full precision
@@ -292,21 +287,17 @@ def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> 
 
 def explicit(scores: Scores, v: Tensor) -> Tensor:
     """The explicit softmax in at least fp32, the reference of all others; on a CPU for :data:`ROWS`
-    queries at a time, over only the keys that they may see.
+    queries at a time, over the keys up to the last one's own.
     """
-    T, window = scores.q.shape[2], scores.window
+    T = scores.q.shape[2]
     rows = ROWS if scores.q.device.type == "cpu" else T
     # Cut at the blocks' ends and joined, since each slice's gradient would be as long as the row.
     sizes = [scores.offset + min(rows, T), *(min(rows, T - t) for t in range(rows, T, rows))]
     k, values = (x.split(sizes, 2) for x in (scores.k, repeated(v, scores.q.shape[1])))
     outputs = []
-    for i, q in enumerate(scores.q.split(rows, 2)):
-        begin, first = 0, i * rows
-        if window is not None and not window.sinks:
-            begin = max(0, (first - window.size + 1) // rows)
-        keys = slice(sum(sizes[:begin]), sum(sizes[: i + 1]))
-        p = scores.softmax(q, joined(k[begin : i + 1]), first, keys).to(v.dtype)
-        outputs.append(p @ joined(values[begin : i + 1]))
+    for i, q in enumerate(scores.q.split(rows, 2), 1):
+        p = scores.softmax(q, joined(k[:i]), (i - 1) * rows).to(v.dtype)
+        outputs.append(p @ joined(values[:i]))
     return joined(outputs)
 
 
@@ -328,10 +319,9 @@ def sdpa(scores: Scores, v: Tensor) -> Tensor:
     if plain:
         with cudnn.priority(q.device):
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., :width]
-    everything = (0, T, slice(0, S))
-    mask = scores.visible(*everything)
+    mask = scores.visible(0, T)
     if scores.biases:
-        bias = sum((scores.addend(x, *everything) for x in scores.biases), q.new_zeros(()))
+        bias = sum((scores.addend(x, 0, T) for x in scores.biases), q.new_zeros(()))
         bias = bias if on_cpu else bias.to(q.dtype)
         mask = torch.where(mask, bias, float("-inf")).expand(*q.shape[:2], T, S)
     # Autocast would round the mask, which a CPU's kernel takes in fp32.
@@ -398,7 +388,7 @@ def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
                 lambda b, h, t, s, x=high, y=low, z=own: (x[b, h, s] - z[b, h, t]) + y[b, h, s]
             )
         else:
-            pairs = scores.addend(bias, 0, T, slice(0, S)).expand(-1, H, T, S)
+            pairs = scores.addend(bias, 0, T).expand(-1, H, T, S)
             pairs = F.pad(pairs, (0, more, 0, more))
             if len(pairs) == 1:  # one for all rows, whose gradients meet in atomic additions
                 added.append(lambda b, h, t, s, x=pairs[0]: x[h, t, s])

@@ -115,7 +115,7 @@ def test_the_explicit_softmax_is_attention_written_out():
 def test_a_window_shows_the_last_tokens_and_the_first():
     scores = replace(case(4, 9)[0], window=Window(3, 2))
     seen = [[s <= t and (t - s < 3 or s < 2) for s in range(9)] for t in range(5, 9)]
-    assert scores.visible(0, 4, slice(0, 9)).tolist() == seen
+    assert scores.visible(0, 4).tolist() == seen
     counts = Window(3, 2).count(torch.arange(6, 10))
     assert counts.tolist() == [sum(row) for row in seen]
 
@@ -151,7 +151,7 @@ def test_positions_of_rows_decide_on_a_bias_by_distance():
     positions = torch.tensor([[0.0, 2.0, 5.0], [1.0, 2.0, 9.0]])
     q = torch.zeros(2, 1, 2, 4)
     scores = Scores(q, torch.zeros(2, 1, 3, 4), (ByDistance(lambda d: d[None] ** 2),), positions)
-    found = scores.addend(scores.biases[0], 0, 2, slice(0, 3))
+    found = scores.addend(scores.biases[0], 0, 2)
     assert found[:, 0].tolist() == [[[4, 0, 0], [25, 9, 0]], [[1, 0, 0], [64, 49, 0]]]
 
 
