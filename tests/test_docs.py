@@ -38,8 +38,8 @@ def test_an_encoding_in_fourteen_lines_and_a_task_in_a_few_more():
 
 
 def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(tmp_path):
-    """In a copy of the project with the files of both walk-throughs: the command of the page, with
-    one seed and two steps; then the table that is kept, of the same runs.
+    """In a copy of the project with the files of both walk-throughs: the table that is kept, with
+    one seed and two steps; then the command of the page, which finds the same runs.
     """
     for name in ("tape_exp", "conf", "results"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -57,17 +57,16 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(tmp_path):
         return done.stdout
 
     page = DOCS["add-a-task.md"]
+    call("paper run tab_reverse seeds=0")
+    assert "toy," in (tmp_path / "results/tables/tab_reverse-smoke.csv").read_text()
     command = blocks("bash", page)[0].partition("#")[0].replace("seeds=0,1", "seeds=0")
     printed = call(command.removeprefix("tape-exp "))
     with (tmp_path / "runs/.compare/tables/compare_reverse-smoke.csv").open() as file:
-        rows = {row["model"]: row for row in csv.DictReader(file)}
-    assert list(rows) == ["rope", "toy"]
+        assert [row["model"] for row in csv.DictReader(file)] == ["rope", "toy"]
     (shown,) = blocks("text", page)
     head = next(line for line in printed.splitlines() if line.startswith("| model"))
     cells = [[cell.strip() for cell in line.split("|")] for line in (shown, head)]
     assert cells[0] == [cell for cell in cells[1] if "@" not in cell]
-    call("paper run tab_reverse seeds=0")
-    assert "toy," in (tmp_path / "results/tables/tab_reverse-smoke.csv").read_text()
 
 
 def test_every_finding_of_the_errata_names_a_test_that_exists():
