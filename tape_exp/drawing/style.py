@@ -173,9 +173,9 @@ def fitted(text: str, width: float, points: float = TYPE) -> str:
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure atomically; the suffix of its path is its format."""
     content, kind, engine = io.BytesIO(), path.suffix[1:], figure.get_layout_engine()
-    if engine:  # else savefig would draw once more for the layout
+    if engine:  # an engine that stays lets savefig draw once more, for the layout
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)
     figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
     write_atomically(path, content.getvalue())
     return path
