@@ -22,8 +22,6 @@ from tape_exp.settings.schema import Count, Positive
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis
 
-MEASURES = ("attention", "attention_relative", "products", "blocks")
-
 
 class Stability(Analysis):
     """Table shift of the paper: attention and E Eᵀ before and after a shift, in fp32 and bf16.
@@ -63,59 +61,70 @@ class Stability(Analysis):
             half = torch.autocast(tokens.device.type, torch.bfloat16)
             with half if precision == "bf16" else full:
                 rows = shift_rows(decoders[weights], tokens, bos, self.layers, self.shift)
-            for row in rows:
-                table.append({"weights": weights, "precision": precision, **row})
-                case = f"{weights}_{precision}/{row['shift']}"
-                for measure in MEASURES:
-                    if row[measure] is not None:
-                        metrics[f"{case}/{measure}@{row['layer']}"] = row[measure]
+            for (shift, layer), changes in rows.items():
+                row = {"weights": weights, "precision": precision, "shift": shift, "layer": layer}
+                table.append(row | changes)
+                for measure, change in changes.items():
+                    metrics[f"{weights}_{precision}/{shift}/{measure}@{layer}"] = change
         return Evaluation(metrics, tables={"shift": table})
 
 
 def shift_rows(
     decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[int], shift: int = 3
-) -> list[dict[str, Any]]:
-    """How attention and E Eᵀ of some layers change when positions shift in two ways (table shift).
+) -> dict[tuple[str, int], dict[str, float]]:
+    """:func:`changes` of some layers, counted from 1, when positions shift in two ways (table
+    shift).
 
     - ``add_tokens``: ``shift`` more BOS tokens come first. Compared are the pairs of original
       tokens, as they are: the probability that now falls on the new tokens is missing in their
       rows.
     - ``shift_ids``: position ids begin at ``shift`` instead of 0; the tokens are the same.
-
-    One row a shift and layer, over all rows and heads and the T (T + 1) / 2 pairs of a query and a
-    key not after it:
-
-    | key                | value                                                                  |
-    |--------------------|------------------------------------------------------------------------|
-    | shift, layer       | which; layers count from 1                                             |
-    | attention          | mean abs ΔA                                                            |
-    | attention_max      | max abs ΔA                                                             |
-    | attention_relative | mean abs ΔA / mean abs A, which is always 2 / (T + 1): rows sum to 1    |
-    | products           | mean abs Δ(E Eᵀ) / mean abs E Eᵀ, heads averaged; None without an E    |
-    | blocks             | RMS Δ(e_i e_jᵀ) / RMS e_i e_jᵀ over heads, blocks, entries and pairs   |
-
-    ``blocks`` is what proposition 2 states. ``products`` is half its trace, averaged, and sees
-    less: from a RoPE start a shift leaves the trace of the second layer's blocks as it is even
-    where W1 and W2 mix over R, since 2 × 2 rotations commute. Encodings that sample positions draw
-    the same ones before and after ``shift_ids``.
+      Encodings that sample positions draw the same ones before and after.
     """
     unshifted = _positions(decoder, tokens_BT)
     before = trace(decoder, tokens_BT, layers, unshifted)
-    front = tokens_BT.new_full((len(tokens_BT), shift), bos)
-    longer = torch.cat([front, tokens_BT], 1)
+    longer = torch.cat([tokens_BT.new_full((len(tokens_BT), shift), bos), tokens_BT], 1)
     after = trace(decoder, longer, layers, _positions(decoder, longer))
-    rows = [_row("add_tokens", layer, before[layer], after[layer], shift) for layer in layers]
+    rows = {("add_tokens", n): changes(before[n], after[n], shift) for n in layers}
     after = trace(decoder, tokens_BT, layers, unshifted + shift)
-    return rows + [_row("shift_ids", layer, before[layer], after[layer]) for layer in layers]
+    return rows | {("shift_ids", n): changes(before[n], after[n]) for n in layers}
 
 
 def shift_error(decoder: Decoder, tokens_BT: Tensor, shift: int = 3) -> float:
-    """The largest mean abs ΔA / mean abs A of any layer when position ids begin at ``shift``."""
+    """The largest change of attention in any layer when position ids begin at ``shift``."""
     unshifted = _positions(decoder, tokens_BT)
     before = trace(decoder, tokens_BT, positions_BT=unshifted)
     after = trace(decoder, tokens_BT, positions_BT=unshifted + shift)
-    changes = [_attention_change(before[layer], after[layer]) for layer in before]
-    return max(change["attention_relative"] for change in changes)
+    return max(attention_change(before[layer], after[layer]) for layer in before)
+
+
+def changes(before: Trace, after: Trace, skip: int = 0) -> dict[str, float]:
+    """How a layer differs between two passes, of which the later one has ``skip`` more tokens at
+    its beginning. Over all rows and heads and the T (T + 1) / 2 pairs of a query and a key not
+    after it:
+
+    | key                | value                                                               |
+    |--------------------|---------------------------------------------------------------------|
+    | attention_relative | mean abs ΔA / mean abs A, which is always 2 / (T + 1): rows sum to 1 |
+    | products           | mean abs Δ(E Eᵀ) / mean abs E Eᵀ, heads averaged                     |
+    | blocks             | RMS Δ(e_i e_jᵀ) / RMS e_i e_jᵀ over heads, blocks, entries and pairs |
+
+    The last two are of encodings with an E. ``blocks`` is what proposition 2 states. ``products``
+    is half its trace, averaged, and sees less: from a RoPE start a shift leaves the trace of the
+    second layer's blocks as it is even where W1 and W2 mix over R, since 2 × 2 rotations commute.
+    """
+    found = {"attention_relative": attention_change(before, after, skip)}
+    old, new = before.products, after.products
+    if old is not None and new is not None:
+        found["products"] = float(_pairs(new[..., skip:, skip:] - old).mean() / _pairs(old).mean())
+        found["blocks"] = _block_change(before, after, skip)
+    return found
+
+
+def attention_change(before: Trace, after: Trace, skip: int = 0) -> float:
+    """Mean abs ΔA / mean abs A."""
+    change = _pairs(after.attention[..., skip:, skip:] - before.attention)
+    return float(change.mean() / _pairs(before.attention).mean())
 
 
 def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
@@ -140,27 +149,6 @@ def _positions(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
     """Given explicitly before a shift too, so that biases are computed alike before and after."""
     B, T = tokens_BT.shape
     return decoder.positions(B, T, tokens_BT.device, RowSampler(0, "stability positions"))
-
-
-def _row(shift: str, layer: int, before: Trace, after: Trace, skip: int = 0) -> dict[str, Any]:
-    """Compare two traces; the first ``skip`` tokens of the later one are new."""
-    row: dict[str, Any] = {"shift": shift, "layer": layer, "products": None, "blocks": None}
-    row |= _attention_change(before, after, skip)
-    old, new = before.products, after.products
-    if old is not None and new is not None:
-        row["products"] = float(_pairs(new[..., skip:, skip:] - old).mean() / _pairs(old).mean())
-        row["blocks"] = _block_change(before, after, skip)
-    return row
-
-
-def _attention_change(before: Trace, after: Trace, skip: int = 0) -> dict[str, float]:
-    change = _pairs(after.attention[..., skip:, skip:] - before.attention)
-    relative = change.mean() / _pairs(before.attention).mean()
-    return {
-        "attention": float(change.mean()),
-        "attention_max": float(change.max()),
-        "attention_relative": float(relative),
-    }
 
 
 def _block_change(before: Trace, after: Trace, skip: int) -> float:
