@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import re
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,7 +59,7 @@ class Surroundings:
     overfit: bool = False
 
 
-class Task(LightningDataModule, ABC):
+class Task(LightningDataModule):
     """Base of every task. A subclass defines training, validation and test batches.
 
     Instead of test batches it may have an ``evaluate`` of its own. Sample k of the training stream
@@ -138,13 +137,13 @@ class Task(LightningDataModule, ABC):
         """Whether symbols have more than one letter, apart from ``<pad>`` and ``<eos>``."""
         return any(len(word) > 1 and word[0] != "<" for word in self.vocabulary)
 
-    @abstractmethod
     def train_batch(self, first: int, count: int) -> Batch:
         """Samples first … first + count - 1 of the training stream."""
+        raise ConfigError(f"{type(self).__name__} trains nothing.")
 
-    @abstractmethod
     def validation_batches(self) -> list[Batch]:
         """A small fixed set, scored during training."""
+        return []
 
     def test_batches(self) -> Sequence[tuple[Any, Batch]]:
         """The test set: (slice, batch) pairs, in a list, or in :class:`LazyBatches` if it is large.
@@ -301,20 +300,6 @@ def hash_of(batches: Iterable[Batch], digest: Any) -> str:
 
 
 NO_OPTIM = Optim(batch=1, max_steps=1, lr=1e-4)  # of a task that trains nothing
-
-
-class NothingTrained:
-    """What a task lacks that only evaluates: a mixin before :class:`Task` or a subclass of it."""
-
-    trains = False
-
-    def train_batch(self, first: int, count: int) -> Batch:
-        """Nothing is trained."""
-        raise ConfigError(f"{type(self).__name__} trains nothing.")
-
-    def validation_batches(self) -> list[Batch]:
-        """None."""
-        return []
 
 
 class TimedLoader(DataLoader):

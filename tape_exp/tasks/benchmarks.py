@@ -23,7 +23,7 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.schema import Arch, Count, Natural
-from tape_exp.tasks.base import Model, NothingTrained, Progress
+from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import TextTask
 
 OFFLINE = "task.source=builtin needs no network, nor does task.source=local with a task.path."
@@ -39,7 +39,7 @@ Measured = dict[str, tuple[float, float | None]]
 """Percent, or a perplexity, and standard error (None of a single document) by metric."""
 
 
-class Benchmarks(NothingTrained, TextTask):
+class Benchmarks(TextTask):
     """Benchmarks of the model of ``checkpoint=``, or of an untrained one; nothing is trained.
 
     Metrics, in percent: ``benchmarks/<group>`` of every group that adds up its subjects,
@@ -68,6 +68,8 @@ class Benchmarks(NothingTrained, TextTask):
         limit: documents a task, from its beginning; null: all.
         rows_per_batch: of one forward pass.
     """
+
+    trains = False
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from tape_exp.models.positions.wall import Wall
 from tape_exp.models.timing import round_robin, step_case, summary
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Arch, Count
-from tape_exp.tasks.base import NO_OPTIM, Model, NothingTrained, Progress, Task
+from tape_exp.tasks.base import NO_OPTIM, Model, Progress, Task
 
 VOCABULARY = 32_000  # Llama-2's
 
@@ -45,7 +45,7 @@ class Timing:
     seconds: Annotated[float, Interval(ge=1e-3, le=3600)] = 20.0
 
 
-class Efficiency(NothingTrained, Task):
+class Efficiency(Task):
     """Counts operations and measures times; nothing is trained. It gives table flops of the paper.
 
     Metrics: ``count/parameters``; ``count/macs_paper`` and ``count/flops_paper``, a forward pass of
@@ -57,6 +57,8 @@ class Efficiency(NothingTrained, Task):
         length: tokens of the counted forward pass.
         timing: see :class:`Timing`; null only counts.
     """
+
+    trains = False
 
     def __init__(
         self, arch: Arch, seed: int, length: Count = 1024, timing: Timing | None = None

@@ -18,7 +18,7 @@ from tape_exp.models.generation import generate
 from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths
-from tape_exp.tasks.base import Model, NothingTrained, Progress
+from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import TextTask
 
 HIGHEST = 50_000  # keys are 1 … HIGHEST
@@ -26,7 +26,7 @@ KEY_LINE = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "What is the pass key? The pass key is"
 
 
-class Questions(NothingTrained, TextTask):
+class Questions(TextTask):
     """Asks a model about texts of several lengths, ``trials`` times about each.
 
     A prompt is BOS and a text with as many filler sentences as fit, so that prompt and
@@ -45,6 +45,7 @@ class Questions(NothingTrained, TextTask):
         rows_per_batch: of generation.
     """
 
+    trains = False
     name: str  # of the metrics
     sought = "sentence"  # what the depth is of
     new_tokens: int  # of an answer

@@ -16,7 +16,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths
-from tape_exp.tasks.base import Model, NothingTrained, Progress
+from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import TextTask
 
 
@@ -58,7 +58,7 @@ class Windows:
         return None if self.tokens is None else self.tokens + 1
 
 
-class Perplexity(NothingTrained, TextTask):
+class Perplexity(TextTask):
     """Perplexity of the model of ``checkpoint=``, or of an untrained one; nothing is trained.
 
     Metrics: see :func:`perplexity`.
@@ -67,6 +67,8 @@ class Perplexity(NothingTrained, TextTask):
         split: of ``text``, that is scored.
         windows: see :class:`Windows`.
     """
+
+    trains = False
 
     def __init__(self, windows: Windows, split: Split = "test", **settings: Any) -> None:
         super().__init__(**settings)

@@ -13,7 +13,7 @@ from tape_exp.data.tokens import Tokens, tokenise
 from tape_exp.runs import starting_weights
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
-from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
+from tape_exp.tasks.base import NO_OPTIM, Task
 
 
 class TextTask(Task):
@@ -141,7 +141,7 @@ class TextTask(Task):
         )
 
 
-class Analysis(NothingTrained, TextTask):
+class Analysis(TextTask):
     """Looks into a trained model on a sample text; nothing is trained.
 
     Args:
@@ -149,6 +149,8 @@ class Analysis(NothingTrained, TextTask):
         split: of ``text``, whose first tokens are the sample.
         rows, length: of the sample; null: the trained length.
     """
+
+    trains = False
 
     def __init__(
         self,
