@@ -169,12 +169,13 @@ def rope_parameters(decoder: Decoder) -> dict[str, Any]:
     if scaling.method != "linear":
         rope["original_max_position_embeddings"] = position.original_length
     if scaling.method == "yarn":
-        rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
+        rope |= {key: getattr(scaling, key) for key in ("beta_fast", "beta_slow", "truncate")}
     if scaling.method == "llama3":
         low, high = scaling.low_frequency, scaling.high_frequency
         rope |= {"low_freq_factor": low, "high_freq_factor": high}
     if scaling.method == "longrope":
         rope |= {key: list(getattr(scaling, key)) for key in ("short_factor", "long_factor")}
+    if scaling.method in ("yarn", "longrope"):
         rope["attention_factor"] = position.attention_factor
     return rope
 

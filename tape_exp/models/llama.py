@@ -128,16 +128,19 @@ def read_config(folder: Path) -> Llama:
     except Exception as error:  # of many kinds, its own for a wrong type among them
         why = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
-    choices: dict[str, tuple[Any, ...]] = {"model_type": TYPES_OF_FORM, "hidden_act": ("silu",)}
+    choices: dict[str, tuple[Any, ...]] = {
+        "model_type": TYPES_OF_FORM,
+        "hidden_act": ("silu", "swish"),
+    }
     choices |= {"attention_bias": (False,), "mlp_bias": (False,), "quantization_config": (None,)}
     for key, values in choices.items():
         if (found := getattr(config, key, values[0])) not in values:
             told = ", ".join(map(str, values))
             raise ConfigError(f"{path}: {key} is {found}; the decoder computes only {told}.")
+    config.standardize_rope_params()  # as transformers' models do once more
     heads, width = config.num_attention_heads, config.hidden_size
-    head_size, window = getattr(config, "head_dim", None) or width // heads, None
-    if getattr(config, "use_sliding_window", True):
-        window = getattr(config, "sliding_window", None)
+    head_size = getattr(config, "head_dim", None) or width // heads
+    window = None if config.model_type == "llama" else config.sliding_window
     of_layers = {*(getattr(config, "layer_types", None) or ())}
     if window and len(of_layers) > 1:
         raise ConfigError(f"{path}: only some layers have a window; the decoder gives it to all.")
@@ -175,13 +178,15 @@ def load(decoder: Decoder, folder: Path) -> None:
             decoder's.
     """
     own = {llama_name(k): p for k, p in decoder.named_parameters() if ".position." not in k}
-    lacking = set(own)
+    lacking, embedding, head = set(own), own["model.embed_tokens.weight"], None
     for path in files(folder):
         with _opened(path) as file, torch.no_grad():
             for name in file.keys():  # noqa: SIM118
-                repeats = name == "lm_head.weight" and decoder.arch.tied
+                if name == "lm_head.weight" and decoder.arch.tied:
+                    head = file.get_tensor(name).to(embedding.dtype)
+                    continue
                 # Old checkpoints also hold RoPE's frequencies, which are a function of theta.
-                if repeats or name.endswith("rotary_emb.inv_freq"):
+                if name.endswith("rotary_emb.inv_freq"):
                     continue
                 shape = file.get_slice(name).get_shape()
                 wanted = list(own[name].shape) if name in own else "absent"
@@ -192,6 +197,14 @@ def load(decoder: Decoder, folder: Path) -> None:
                     )
                 own[name].copy_(file.get_tensor(name))
                 lacking.discard(name)
+    if head is not None and "model.embed_tokens.weight" in lacking:
+        embedding.data.copy_(head)
+        lacking.discard("model.embed_tokens.weight")
+    elif head is not None and not torch.equal(head, embedding):
+        raise ConfigError(
+            f"{folder}: its weights have an lm_head.weight that is not the embedding; set "
+            '"tie_word_embeddings": false in its config.json.'
+        )
     if lacking == {"lm_head.weight"}:
         raise ConfigError(
             f"{folder}: its weights have no lm_head.weight. Where the head is the embedding, set "
@@ -251,7 +264,10 @@ def _opened(path: Path) -> Iterator[Any]:
     this process, in addition to the weights.
     """
     if not path.is_file():
-        raise ConfigError(f"{path.parent} has no {path.name}; fetch the model again.")
+        raise ConfigError(
+            f"{path.parent} has no {path.name}; fetch the model again, or, where it has "
+            "pytorch_model.bin, let transformers write it: from_pretrained, then save_pretrained."
+        )
     try:
         with safe_open(path, "pt", backend="pread") as file:
             yield file
@@ -293,14 +309,17 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
         if rope.get("attention_factor") is not None:
             scaling["attention_factor"] = float(rope["attention_factor"])
     if method == "yarn":
-        magnitude = 0.1 * math.log(factor) + 1
-        attention = rope.get("attention_factor") or magnitude
-        same = math.isclose(attention, magnitude, rel_tol=1e-6) and rope.get("truncate", True)
-        if not same or rope.get("mscale_all_dim"):
-            raise ConfigError(
-                f"{path}: its yarn has mscale_all_dim, truncate=false or an attention_factor other "
-                f"than 0.1 ln factor + 1 = {magnitude:.4f}, which the decoder does not compute."
-            )
+
+        def magnitude(m: float = 1.0) -> float:
+            return 0.1 * m * math.log(factor) + 1
+
+        given, m, of_all = map(rope.get, ("attention_factor", "mscale", "mscale_all_dim"))
+        if given is None and m and of_all:
+            given = magnitude(m) / magnitude(of_all)
+        if given is not None and not math.isclose(given, magnitude(), rel_tol=1e-6):
+            scaling["attention_factor"] = float(given)
+        if not rope.get("truncate", True):
+            scaling["truncate"] = False
         scaling["beta_fast"] = float(rope.get("beta_fast") or 32)
         scaling["beta_slow"] = float(rope.get("beta_slow") or 1)
     return scaling if method == "linear" else scaling | {"original": int(original)}

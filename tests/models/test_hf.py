@@ -125,6 +125,8 @@ def test_out_and_in_again(scaling, changes, arch, tmp_path):
     words += [] if scaling == "linear" else ["model.scaling.original=12"]
     if scaling == "longrope":
         words += [f"+model.scaling.{key}_factor=[1,2,3,4]" for key in ("short", "long")]
+    if scaling == "yarn":
+        words += ["+model.scaling.attention_factor=1.3", "+model.scaling.truncate=false"]
     decoder, folder = exported("rope", arch, tmp_path, *words, **changes)
     tokens = TOKENS.repeat(1, 2)
     with torch.no_grad():

@@ -55,6 +55,8 @@ SHAPES = {
     "linear": rope("linear", original=None, factor=2.0),
     "yarn": rope("yarn", factor=4.0),
     "yarn betas": rope("yarn", 100.0, 64, factor=4.0, beta_fast=8, beta_slow=2),
+    "yarn mscale": rope("yarn", factor=4.0, mscale=0.7, mscale_all_dim=1.2),
+    "yarn attention": rope("yarn", factor=4.0, attention_factor=1.3, truncate=False),
     "llama3": rope("llama3", 5e5, **LLAMA3),
     "dynamic": rope("dynamic", original=None, factor=4.0) | {"max_position_embeddings": 32},
     "longrope": rope("longrope", **LISTS),
@@ -92,8 +94,8 @@ def make_position(model: dict, arch: Arch):
     return build(model, "model", arch=arch)
 
 
-def logits(model, length: int = 100) -> torch.Tensor:
-    tokens = torch.randint(0, 50, (2, length), generator=torch.Generator().manual_seed(0))
+def logits(model, length: int = 100, vocab: int = 50) -> torch.Tensor:
+    tokens = torch.randint(0, vocab, (2, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         found = model(tokens)
     return getattr(found, "logits", found)
@@ -193,22 +195,27 @@ print(peak() - before)
     assert 0.8 * size < grown < 1.4 * size  # and the largest tensor
 
 
-def test_old_checkpoints_hold_frequencies(checkpoint):
-    file = sorted(checkpoint.glob("*.safetensors"))[0]
-    save_file(
-        load_file(file) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, file
-    )
-    assert logits(ours(checkpoint)).isfinite().all()
-
-
-def test_a_tied_checkpoint_may_repeat_its_head(tmp_path):
-    model = theirs(tie_word_embeddings=True)
+def test_what_files_hold_besides(tmp_path):
+    """Frequencies, and the head of a tied model, maybe instead of its embedding; another matrix is
+    a head of its own, as in transformers.
+    """
+    model, file = theirs(tie_word_embeddings=True), tmp_path / "model.safetensors"
     model.save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    weights = load_file(file)
+    weights = load_file(file) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     embedding = weights["model.embed_tokens.weight"]
-    save_file(weights | {"lm_head.weight": embedding.clone()}, file)
-    assert (logits(ours(tmp_path)) - logits(model)).abs().max() < 1e-4
+    for head in (embedding.clone(), embedding.flip(0).contiguous()):
+        save_file(weights | {"lm_head.weight": head}, file)
+        if head.equal(embedding):
+            assert (logits(ours(tmp_path)) - logits(model)).abs().max() < 1e-4
+    with pytest.raises(ConfigError, match=r'"tie_word_embeddings": false'):
+        ours(tmp_path)
+    expected = LlamaForCausalLM.from_pretrained(rewrite(tmp_path, tie_word_embeddings=False))
+    assert (logits(ours(tmp_path)) - logits(expected)).abs().max() < 1e-4
+    del weights["model.embed_tokens.weight"]
+    save_file(weights | {"lm_head.weight": embedding}, file)
+    assert (
+        logits(ours(rewrite(tmp_path, tie_word_embeddings=True))) - logits(model)
+    ).abs().max() < 1e-4
 
 
 BOS_FIRST = processors.TemplateProcessing(single="<a> $A", special_tokens=[("<a>", 0)])
@@ -235,30 +242,24 @@ def test_special_tokens_are_those_of_transformers(settings, ids, processor, expe
     (checkpoint / "tokenizer_config.json").write_text(json.dumps(content))
     config = llama.read_config(checkpoint)
     assert (config.bos, config.eos, config.add_bos) == expected
-    cfg = starting_weights.apply_llama_config(
-        compose_config(["task=c4", "model=rope", f"checkpoint={checkpoint}"])
-    )
-    assert (cfg.task.tokenizer.bos, cfg.task.tokenizer.add_bos) == (expected[0], expected[2])
-    words = ["task.tokenizer.bos='<c>'", "+task.tokenizer.add_bos=true"]
-    cfg = starting_weights.apply_llama_config(
-        compose_config(["task=c4", "model=rope", f"checkpoint={checkpoint}", *words])
-    )
-    assert (cfg.task.tokenizer.bos, cfg.task.tokenizer.add_bos) == ("<c>", True)
+    for words, wanted in (
+        ([], (expected[0], expected[2])),
+        (["task.tokenizer.bos='<c>'", "+task.tokenizer.add_bos=true"], ("<c>", True)),
+    ):
+        cfg = compose_config(["task=c4", "model=rope", f"checkpoint={checkpoint}", *words])
+        told = starting_weights.apply_llama_config(cfg, checkpoint).task.tokenizer
+        assert (told.bos, told.add_bos) == wanted
 
 
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_prompt_begins_as_the_tokenizer_of_the_checkpoint_begins_it(begins, tmp_path):
-    theirs(**SHAPES["llama3"], vocab_size=300).save_pretrained(tmp_path)
-    tokenizer = Tokenization("byte").make(Text("none"), tmp_path).backend
+    with_tokenizer(tmp_path, vocab=300)
     if begins:
+        tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<s> $A", special_tokens=[("<s>", 0)]
         )
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    special = {"bos_token": "<s>", "eos_token": "</s>"}
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **special})
-    )
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     (tmp_path / "chat_template.jinja").write_text(template)
     decoder, task = te.build("rope", f"checkpoint={tmp_path}", task="c4")
@@ -271,21 +272,22 @@ def test_a_prompt_begins_as_the_tokenizer_of_the_checkpoint_begins_it(begins, tm
     chat = [{"role": "user", "content": "A question?"}]
     said = loaded.apply_chat_template(chat, tokenize=False)
     assert again.apply_chat_template(chat, tokenize=False) == said == "<user>A question?"
-    ids = torch.randint(0, 300, (2, 40), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = LlamaForCausalLM.from_pretrained(tmp_path)(ids).logits
-        assert (decoder.eval()(ids) - expected).abs().max() < 1e-4
 
 
-def with_tokenizer(folder: Path, added: tuple[str, ...] = (), **settings) -> Path:
-    """A random Llama of 258 tokens with a tokenizer of bytes, to which special tokens are added."""
-    theirs(**SHAPES["llama3"], vocab_size=258).save_pretrained(folder)
+def add_tokenizer(folder: Path, added: tuple[str, ...] = ()) -> Path:
+    """A tokenizer of bytes beside a model, to which special tokens are added."""
     tokenizer = Tokenization("byte").make(Text("none"), folder).backend
     tokenizer.add_special_tokens([*added])
     tokenizer.save(str(folder / "tokenizer.json"))
     told = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(told | settings))
+    (folder / "tokenizer_config.json").write_text(json.dumps(told))
     return folder
+
+
+def with_tokenizer(folder: Path, added: tuple[str, ...] = (), vocab: int = 258) -> Path:
+    """A random Llama of 258 tokens with a tokenizer of bytes."""
+    theirs(**SHAPES["llama3"], vocab_size=vocab).save_pretrained(folder)
+    return add_tokenizer(folder, added)
 
 
 def test_any_of_several_ends_stops_an_answer_as_in_transformers(tmp_path):
@@ -335,42 +337,41 @@ FORMS = {
 }
 
 
-def of_form(name: str, folder: Path):
-    """A random model of a form, saved with a tokenizer of bytes, and the decoder from its folder;
-    biases and gains are far from their first values.
+def saved(name: str, folder: Path) -> Path:
+    """A random model of a form, with a tokenizer of bytes; biases and gains are far from their
+    first values.
     """
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 300}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "initializer_range": 0.2}
-    kind = name.partition(" ")[0]
+    sizes |= {"max_position_embeddings": 128} | FORMS.get(name, {})
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **sizes | {"max_position_embeddings": 128} | FORMS[name])
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name.partition(" ")[0], **sizes))
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if parameter.ndim == 1:
                 parameter.copy_(key.endswith("weight") + 0.3 * torch.randn_like(parameter))
     model.save_pretrained(folder)
-    tokenizer = Tokenization("byte").make(Text("none"), folder).backend
-    tokenizer.save(str(folder / "tokenizer.json"))
-    words = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(words))
+    return add_tokenizer(folder)
+
+
+def loaded(folder: Path):
+    """The model of transformers in a folder, the decoder from there, and its task."""
     decoder, task = te.build("rope", f"checkpoint={folder}", task="c4")
-    return model, decoder.eval(), task
+    return AutoModelForCausalLM.from_pretrained(folder).eval(), decoder.eval(), task
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_models_of_llamas_form_have_the_logits_of_transformers(name, tmp_path):
-    model, decoder, task = of_form(name, tmp_path / "base")
-    ids = torch.randint(0, 300, (2, 60), generator=torch.Generator().manual_seed(0))
-    expected = logits_of(model, ids)
-    assert (logits_of(decoder, ids) - expected).abs().max() < 1e-4
+    model, decoder, task = loaded(saved(name, tmp_path / "base"))
+    expected = logits(model, vocab=300)
+    assert (logits(decoder, vocab=300) - expected).abs().max() < 1e-4
     section = {"name": "rope", "_target_": "tape_exp.models.positions.rope.RoPE"}
     section |= {"qk_norm": "qwen3" in name, "window": decoder.kinds[0].attention.window}
     if "wide" not in name and "whole" not in name and name != "qwen2 window":
         export.save(decoder, tmp_path / "out", task.tokenizer, model=section)
         again = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
         assert again.config.model_type == name.partition(" ")[0]
-        assert (logits_of(again, ids) - expected).abs().max() < 1e-4
+        assert (logits(again, vocab=300) - expected).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("method", ["linear", "yarn", "llama3", "dynamic"])
@@ -387,27 +388,42 @@ def test_a_stretch_on_the_command_line_is_that_of_transformers(method, before, t
         return rope(kind, original=None, **factors, **(more if factors else {}))
 
     theirs(**sizes, **stretched(before)).save_pretrained(tmp_path)
-    Tokenization("byte").make(Text("none"), tmp_path).backend.save(str(tmp_path / "tokenizer.json"))
+    add_tokenizer(tmp_path)
     words = [f"checkpoint={tmp_path}", f"model.scaling.method={method}", "model.scaling.factor=3"]
     decoder, _ = te.build("rope", *words, task="c4")
-    ids = torch.randint(0, 300, (2, 90), generator=torch.Generator().manual_seed(0))
-    expected = logits_of(theirs(**sizes, **stretched(3 * before)), ids)
-    assert (logits_of(decoder.eval(), ids) - expected).abs().max() < 1e-4
+    expected = logits(theirs(**sizes, **stretched(3 * before)), vocab=300)
+    assert (logits(decoder.eval(), vocab=300) - expected).abs().max() < 1e-4
     if before > 1:
         with pytest.raises(ConfigError, match=f"stretched by {method} already"):
             te.build("rope", words[0], "model.scaling.method=ntk", task="c4")
 
 
-def logits_of(model, ids: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        found = model(ids)
-    return getattr(found, "logits", found)
+LINEAR, TOP = {"type": "linear", "factor": 4.0}, {"original_max_position_embeddings": 32}
+WINDOW = {"sliding_window": 16, "use_sliding_window": True, "layer_types": None}
+WRITTEN = [  # config.json as other versions, or people, write it
+    ("llama", {"rope_theta": 5e5, "rope_scaling": LINEAR}),
+    (
+        "llama",
+        {**rope("default", 5e5, None), "rope_scaling": {"type": "yarn", "factor": 4.0, **TOP}},
+    ),
+    ("llama", {"rope_scaling": {"rope_type": "longrope", **LISTS}, **TOP}),
+    ("qwen3", {"rope_scaling": {"rope_type": "llama3", **LLAMA3}, "rope_theta": 5e5, **TOP}),
+    ("llama", {**WINDOW, "hidden_act": "swish", "head_dim": None}),  # which has no windows
+    ("mistral", WINDOW | {"use_sliding_window": False}),  # which has one, whatever this says
+    ("qwen2", WINDOW | {"use_sliding_window": False}),
+    ("qwen2", WINDOW | {"max_window_layers": 28}),  # from layer 28 of 2 on
+]
 
 
-def test_another_form_and_mixed_windows_are_refused_by_name(tmp_path):
-    of_form("qwen3", tmp_path)
-    mixed = {"use_sliding_window": True, "sliding_window": 16, "layer_types": None}
-    rewrite(tmp_path, **mixed, max_window_layers=1)
+@pytest.mark.parametrize(("form", "changes"), WRITTEN, ids=str)
+def test_a_config_means_what_it_means_to_transformers(form, changes, tmp_path):
+    folder = rewrite(saved(form, tmp_path), **{"rope_parameters": None} | changes)
+    model, decoder, _ = loaded(folder)
+    assert (logits(decoder, vocab=300) - logits(model, vocab=300)).abs().max() < 1e-3
+
+
+def test_mixed_windows_are_refused_by_name(tmp_path):
+    rewrite(saved("qwen3", tmp_path), **WINDOW, max_window_layers=1)
     with pytest.raises(ConfigError, match="only some layers have a window"):
         llama.read_config(tmp_path)
 
@@ -436,9 +452,6 @@ BAD_CONFIGS = [
     (rope("linear"), "cannot be read .*linear.*factor"),
     (rope("longrope", short_factor=[1.0]), "cannot be read .*longrope.*long_factor"),
     (rope("llama3", factor=4.0), "cannot be read .*llama3.*low_freq_factor"),
-    (rope("yarn", factor=4.0, attention_factor=1.0), r"attention_factor other than .*1\.1386"),
-    (rope("yarn", factor=4.0, mscale=1.0, mscale_all_dim=0.7), "mscale_all_dim"),
-    (rope("yarn", factor=4.0, truncate=False), "truncate"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not 1"),
 ]
 
@@ -449,11 +462,6 @@ def test_configs_that_the_decoder_does_not_compute_are_refused(checkpoint, chang
         llama.read_config(rewrite(checkpoint, **changes))
     assert str(checkpoint) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_yarn_whose_attention_factor_is_the_papers_is_taken(checkpoint):
-    rewrite(checkpoint, **rope("yarn", factor=4.0, attention_factor=1.138629436))
-    assert llama.read_config(checkpoint).scaling["factor"] == 4
 
 
 def test_missing_and_damaged_configs_are_told(checkpoint):

@@ -27,8 +27,9 @@ class Scaling:
     - ``none``: θ_m = θ^(-2m/d)
     - ``linear``: position interpolation, positions / s (Chen et al., 2023)
     - ``ntk``: θ ← θ · s^(d/(d-2)): high frequencies stay, the lowest is divided by s (bloc97, 2023)
-    - ``yarn``: interpolates each frequency by how often it turns within the training length, and
-      multiplies q and k by 0.1 ln s + 1 (Peng et al., 2023)
+    - ``yarn``: interpolates each frequency by how often it turns within the training length,
+      between two pairs of channels that are whole numbers with ``truncate``; q and k are multiplied
+      by ``attention_factor``, or else by 0.1 ln s + 1 (Peng et al., 2023)
     - ``llama3``: frequencies that turn more than ``high_frequency`` times within the training
       length stay, those that turn less than ``low_frequency`` times are divided by s, others are
       interpolated by their turns (Llama 3.1)
@@ -56,9 +57,11 @@ class Scaling:
     beta_slow: Positive = 1.0
     low_frequency: Positive = 1.0
     high_frequency: Positive = 4.0
-    # Of longrope: what divides each of the d/2 frequencies, and what multiplies q and k.
+    truncate: bool = True  # of yarn
+    # Of longrope: what divides each of the d/2 frequencies.
     short_factor: Divisors | None = None
     long_factor: Divisors | None = None
+    # Of yarn and longrope: what multiplies q and k.
     attention_factor: Annotated[float, Interval(ge=0.01, le=100)] | None = None
 
     def __post_init__(self) -> None:
@@ -174,17 +177,21 @@ class RoPE(PositionEncoding):
                 d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
                 for turns in (scaling.beta_fast, scaling.beta_slow)
             )
-            first, last = max(math.floor(first), 0), min(math.ceil(last), d - 1)
+            if scaling.truncate:
+                first, last = math.floor(first), math.ceil(last)
+            first, last = max(first, 0), min(last, d - 1)
             kept = 1 - (torch.arange(d // 2, **numbers) - first) / (last - first or 1e-3)
-            magnitude = 0.1 * math.log(s) + 1
+            magnitude = self.attention_factor
         kept = kept.clamp(0, 1)
         return plain * kept + plain / s * (1 - kept), magnitude
 
     @property
     def attention_factor(self) -> float:
-        """What LongRoPE multiplies q and k by."""
+        """What YaRN and LongRoPE multiply q and k by."""
         if self.scaling.attention_factor is not None:
             return self.scaling.attention_factor
+        if self.scaling.method == "yarn":
+            return 0.1 * math.log(self.stretch) + 1
         return math.sqrt(1 + math.log(self.stretch) / math.log(self.original_length))
 
     @property
