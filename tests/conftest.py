@@ -41,8 +41,9 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# Those that change only a number of another, or repeat a pattern, are only composed and built.
-NUMBERS = {"rope_theta", "tape_i2", "tape_i8", "tape_i16", "tape_mlp", "tape_scale", "layers"}
+# Those that only change a key of another, or repeat a pattern, are only composed and built.
+NUMBERS = {"rope_theta", "rope_linear", "rope_ntk", "alibi_randpe", "fire_randpe", "layers"}
+NUMBERS |= {"tape_i1", "tape_i2", "tape_i8", "tape_i16", "tape_mlp", "tape_scale", "tape_constant"}
 MODELS = sorted({path.stem for path in (CONF / "model").glob("*.yaml")} - NUMBERS)
 DIGITS = ARCH.digits  # as in addition: what an encoding that knows digits must be told
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))

@@ -197,9 +197,9 @@ def numbers(bias: Bias, keys: int) -> Tensor:
 @torch.no_grad()
 def cached_decoding_is_full_decoding(model: Model) -> None:
     """Logits of a row at once, in parts and token by token are equal to 1e-4."""
-    decoder, tokens = random_decoder(model).eval(), rows(3, 20)
-    for chunks in ([20], [7, 1, 1, 11], [1] * 20):
-        cache = new_cache(decoder, 20, None, 3, sampler())
+    decoder, tokens = random_decoder(model).eval(), rows(3, 15)
+    for chunks in ([5, 1, 1, 8], [1] * 15):
+        cache = new_cache(decoder, 15, None, 3, sampler())
         full = decoder(tokens, positions_BT=cache.positions_BS)
         parts = [decoder(part, cache=cache) for part in tokens.split(chunks, 1)]
         apart = gap(torch.cat(parts, 1), full)

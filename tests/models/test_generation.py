@@ -43,7 +43,7 @@ def test_frequencies_by_length_are_those_of_the_whole_row(name, words, arch):
     assert generate(model, prompts, 8) == [generate(model, [row], 8)[0] for row in prompts]
 
 
-@pytest.mark.parametrize("name", ["rope", "tape", "alibi"])
+@pytest.mark.parametrize("name", ["tape", "fox"])
 def test_greedy_generation_equals_full_decoding(name, arch):
     model = make_decoder(name, arch).eval()
     randomise(model)

@@ -37,7 +37,7 @@ def test_variants_with_and_without_each_property_are_there_from_both_starts():
     assert len({str(case) for case in CASES}) == len(CASES)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     case=st.sampled_from([*CASES, SCALED]),
     seed=st.integers(0, 10_000),

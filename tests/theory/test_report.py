@@ -14,9 +14,9 @@ from tape_exp.theory import __main__ as report
 
 def test_report_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "LENGTHS", tuple(2**n for n in range(1, 9)))
-    whole = report.theorem
-    monkeypatch.setattr(report, "theorem", lambda rows: whole(rows, report.LENGTHS))
-    first = report.cases()[:3]
+    found = report.theorem(2, report.LENGTHS)
+    monkeypatch.setattr(report, "theorem", lambda rows: found)
+    first = report.cases()[:2]
     monkeypatch.setattr(report, "cases", lambda: first)
     threads = torch.get_num_threads()
     monkeypatch.setattr(report, "RESULTS", tmp_path)

@@ -100,7 +100,7 @@ class TAPE(RoPE):
         if averaged_BTHE is not None:
             E = torch.cat([E, averaged_BTHE.to(E.dtype)], 2)
             mixing = torch.cat([mixing, self.head_map(E.dtype)], 1)
-        E = (self.token_maps(tokens, mixing) @ E).unflatten(-1, (2, -1))
+        E = (self.token_maps(tokens, mixing) @ E).unflatten(-1, state.shape[3:])
         return F.normalize(E, dim=-2) if self.unit else E
 
     def token_maps(self, tokens: Tokens, mixing_HG: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tape_exp.models.positions.base import Tokens
 from tape_exp.models.positions.rope import Scaling, Theta
-from tape_exp.models.positions.tape import PsiInput
+from tape_exp.models.positions.tape import TAPE, PsiInput
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
@@ -94,11 +94,7 @@ class HouseholderTAPE(TensorTAPE):
     def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
         """A E times the product of all factors so far, with A = I + W2 diag(ψ) W1ᵀ."""
         turned = state @ products(self.reflections(state, tokens.x)) if self.reflects else state
-        if not self.feed_forward:
-            return turned
-        mixing = torch.eye(self.arch.heads, dtype=turned.dtype, device=turned.device)
-        rows = turned.expand(*tokens.x.shape[:2], self.arch.heads, -1, -1, -1).flatten(3)
-        return (self.token_maps(tokens, mixing) @ rows).unflatten(-1, turned.shape[3:])
+        return TAPE.update(self, turned, None, tokens)
 
     def reflections(self, state: Tensor, x_BTC: Tensor) -> Tensor:
         """ξ and ξ', (B, T, 2, H, M, R)."""
