@@ -5,7 +5,6 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,7 +34,7 @@ class Tokenization:
             for each word of ``task=retrieval_training``), ``file`` (a ``tokenizer.json``)
             or ``hub``. A task that begins from a run's checkpoint uses that run's tokenizer
             instead.
-        vocab: bpe: size of the vocabulary, with the two special tokens.
+        vocab: bpe: size of the vocabulary, with 256 bytes and the two special tokens.
         path: file: of the ``tokenizer.json``; hub: the repository.
         bos, eos: the special tokens before a document and after an answer. Of a Llama's tokenizer
             they, and ``add_bos``, are what its own files say, unless they are given here.
@@ -47,7 +46,7 @@ class Tokenization:
     """
 
     kind: Literal["bpe", "byte", "words", "file", "hub"] = "bpe"
-    vocab: Annotated[int, Interval(ge=1, le=1_000_000)] = 2048
+    vocab: Annotated[int, Interval(ge=258, le=1_000_000)] = 2048
     path: NotEmpty | None = None
     bos: NotEmpty = "<s>"
     eos: NotEmpty = "</s>"
@@ -55,18 +54,6 @@ class Tokenization:
     stops: tuple[str, ...] = ()
     digits: Literal["single", "runs"] = "single"
     sample_mb: Count = 32
-
-    def __post_init__(self) -> None:
-        if self.kind == "bpe" and self.vocab < 258:
-            raise ConfigError(
-                f"task.tokenizer.vocab={self.vocab} must be at least 258: 256 bytes and two "
-                "special tokens."
-            )
-        if self.kind in ("file", "hub") and self.path is None:
-            raise ConfigError(
-                f"task.tokenizer.kind={self.kind} needs task.tokenizer.path: a tokenizer.json, or "
-                "a repository."
-            )
 
     def make(self, text: Text, cache: Path) -> "Tokenizer":
         """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
@@ -82,7 +69,7 @@ class Tokenization:
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
         if not path.exists():
-            with writing_cache(cache), file_lock(path.with_suffix(".lock")):
+            with file_lock(path.with_suffix(".lock")):
                 if not path.exists():  # another process may have made it meanwhile
                     write_atomically(path, self._trained(text).to_str())
         return self.load(path)
@@ -203,25 +190,6 @@ class Tokenizer:
     def save(self) -> str:
         """The ``tokenizer.json``."""
         return self.backend.to_str()
-
-
-@contextmanager
-def writing_cache(cache: Path) -> Iterator[None]:
-    """Turn an error of writing the folder ``cache=`` into a sentence that names it.
-
-    Raises:
-        ConfigError: the disk is full, or the folder cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None and not Path(error.filename).is_relative_to(cache):
-            raise  # of reading the text
-        reason = error.strerror or error
-        raise ConfigError(
-            f"cache={cache} cannot be written ({reason}): free space there, or set "
-            "cache=<another folder>."
-        ) from error
 
 
 def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenizer, writing_cache
+from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.machine.files import file_lock, open_atomically, write_atomically
 from tape_exp.settings.errors import ConfigError
 
@@ -73,13 +73,12 @@ def tokenise(
         needed: tokens that are used; the corpus is read no further.
 
     Raises:
-        ConfigError: the split is empty, the cache cannot be written, or what
-            :meth:`Text.documents` raises.
+        ConfigError: the split is empty, or what :meth:`Text.documents` raises.
     """
     name = f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}-{tokenizer.bos}"
     path = cache / "tokens" / f"{name}.bin"
     if not _covers(path, needed):
-        with writing_cache(cache), file_lock(path.with_suffix(".lock")):
+        with file_lock(path.with_suffix(".lock")):
             if not _covers(path, needed):  # another process may have made it meanwhile
                 _write(path, text, split, tokenizer, needed)
     tokens = Tokens(path, needed)

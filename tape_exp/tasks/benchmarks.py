@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from tape_exp.data import builtin
 from tape_exp.data.hub import hub_errors, reach, reason
 from tape_exp.data.text import Source, Text
-from tape_exp.data.tokenizers import Tokenization, Tokenizer, writing_cache
+from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.machine.files import write_atomically
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, did_you_mean
@@ -284,10 +284,9 @@ def ruler(tokenizer: Tokenizer, longest: int, cache: Path) -> dict[str, Any]:
             f"set task.longest={RULER[0]}, or use task=passkey, which asks at any length."
         )
     folder = cache.resolve() / "benchmarks" / "tokenizers" / tokenizer.fingerprint
-    with writing_cache(cache):
-        write_atomically(folder / "tokenizer.json", tokenizer.save())
-        kind = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
-        write_atomically(folder / "tokenizer_config.json", kind)
+    write_atomically(folder / "tokenizer.json", tokenizer.save())
+    kind = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    write_atomically(folder / "tokenizer_config.json", kind)
     lengths = [length for length in RULER if length <= longest]
     return {"tokenizer": str(folder), "max_seq_lengths": lengths}
 

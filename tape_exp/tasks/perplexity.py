@@ -46,11 +46,6 @@ class Windows:
                 f"task.windows.stride={self.stride} would leave out tokens between windows of "
                 f"{shortest}; task.windows.stride={shortest} would do."
             )
-        if self.score == "new" and self.stride is None:
-            raise ConfigError(
-                "task.windows.score=new has no effect on blocks that do not overlap; set "
-                "task.windows.stride, or leave it out."
-            )
 
     @property
     def needed(self) -> int | None:

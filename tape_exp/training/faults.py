@@ -81,8 +81,8 @@ def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exce
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL:
             return StorageError(
-                f"{directory.path} cannot be written ({cause.strerror}): free space there or raise "
-                f"the quota. {RESUMES}"
+                f"{cause.filename or directory.path} cannot be written ({cause.strerror}): free "
+                f"space there or raise the quota. {RESUMES}"
             )
         lacking = isinstance(cause, torch.OutOfMemoryError | MemoryError)
         if lacking or "can't allocate memory" in str(cause):

@@ -73,18 +73,6 @@ def test_file_gives_the_same_tokenizer(corpus, tmp_path):
     assert loaded.encode(["the dog"])[0].tolist() == made.encode(["the dog"])[0].tolist()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"vocab": 100}, "task.tokenizer.vocab=100 must be at least 258"),
-        ({"kind": "file"}, "needs task.tokenizer.path"),
-    ],
-)
-def test_wrong_settings_name_the_key(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Tokenization(**options)
-
-
 def test_wrong_files_are_named(corpus, tmp_path):
     with pytest.raises(ConfigError, match=r"absent\.json does not exist"):
         Tokenization().load(tmp_path / "absent.json")
