@@ -1,16 +1,21 @@
-"""A run resumes exactly, whatever its micro-batches and devices are then."""
+"""A run resumes exactly, whatever its micro-batches and devices are then, and however it ended."""
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from tape_exp.machine.preemption import REQUEUE, Preempted
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
+from tape_exp.settings.compose import compose_config
 from tape_exp.tasks.arithmetic import Arithmetic
+from tape_exp.training.run import run
+from tests import soak
+from tests.conftest import on_text
 from tests.processes import Command, script, train
-from tests.training.test_faults import WORDS, signal_at
+from tests.training.test_faults import WORDS, signal_at, wait_for_step
 
 COMPUTED = ("step", "train/loss", "train/lr", "train/grad_norm", "val/loss", "val/exact_match")
 
@@ -27,16 +32,11 @@ def assert_same_curve(resumed, undisturbed) -> None:
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
 
 
-DENSE = [((16, 4, 8, 16, 1, 2)[step % 6], step) for step in range(1, 15)]
-MIXED = [(16, 3), (4, 5), (8, 7), (16, 10), (2, 11)]
-
-
-@pytest.mark.parametrize("stops", [DENSE, MIXED], ids=["dense", "mixed"])
-def test_micro_batches_may_change_at_any_step(stops, tiny_run, tmp_path, monkeypatch):
-    """Stops are within an interval of validation and at its end."""
+def test_micro_batches_may_change_at_any_step(tiny_run, tmp_path, monkeypatch):
+    """Stops follow one another at once, are within an interval of validation and at its end."""
     words = ["model=rope", "trainer.validate_every=5", "trainer.checkpoint_every=1000"]
     undisturbed, _ = tiny_run(*words, f"runs={tmp_path}/undisturbed", steps=15)
-    for micro, step in stops:
+    for micro, step in [(16, 1), (4, 2), (8, 3), (16, 5), (1, 6), (2, 9), (4, 10), (16, 14)]:
         with monkeypatch.context() as patch:
             patch.setattr(Arithmetic, "train_batch", signal_at(step - 1, signal.SIGTERM))
             with pytest.raises(Preempted):
@@ -48,29 +48,54 @@ def test_micro_batches_may_change_at_any_step(stops, tiny_run, tmp_path, monkeyp
 
 def stopping(*words: str) -> None:
     """``train.py words``, whose first process has SIGUSR1 while it makes the samples of a step."""
-    make = Arithmetic.train_batch
-
-    def train_batch(self, first: int, count: int, *purpose):
-        if first == self.optim.batch * int(os.environ["STOP_AT"]):
-            os.kill(os.getpid(), signal.SIGUSR1)
-        return make(self, first, count, *purpose)
-
-    Arithmetic.train_batch = train_batch
+    Arithmetic.train_batch = signal_at(int(os.environ["STOP_AT"]), signal.SIGUSR1)
     script(*words)
 
 
-def test_the_number_of_processes_may_change(tmp_path):
-    """One, two, one and two, with other micro-batches too."""
-    words = [*WORDS, "task.optim.batch=8", "task.optim.max_steps=30", "trainer.validate_every=9"]
-    assert train(*words, f"runs={tmp_path}/undisturbed").returncode == 0
-    for devices, micro, stop in [(1, 8, 4), (2, 2, 12), (1, 4, 20), (2, 4, 999)]:
-        machine = [f"trainer.devices={devices}", f"trainer.micro_batch={micro}"]
-        ended = Command(
-            *(*words, *machine, f"runs={tmp_path}/resumed"),
-            program=stopping,
-            environment={"STOP_AT": str(stop)},
-        ).finish()
-        assert ended.returncode == (REQUEUE if stop < 30 else 0), ended.stderr
-    names = ("resumed", "undisturbed")
-    paths = [next((tmp_path / name).rglob("metrics.jsonl")) for name in names]
-    assert_same_curve(*map(curve, paths))
+def test_the_number_of_processes_may_change(tmp_path, monkeypatch, sketched):
+    """One, two, one and two, with other micro-batches too; positions are sampled. Losses and
+    metrics are those of one process.
+    """
+    words = [*WORDS, "model=tape_randpe", "task.optim.max_steps=20", "trainer.validate_every=9"]
+    words += ["task.samples_per_cell=40", "logger=none"]
+    resumed = [*words, f"runs={tmp_path}/resumed"]
+    undisturbed = run(compose_config([*words, f"runs={tmp_path}/undisturbed"]))
+    for micro, stop, next_stop in ((8, 4, 9), (4, 14, 999)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Arithmetic, "train_batch", signal_at(stop, signal.SIGUSR1))
+            with pytest.raises(Preempted):
+                run(compose_config([*resumed, f"trainer.micro_batch={micro}"]))
+        machine = ["trainer.devices=2", f"trainer.micro_batch={micro // 2}"]
+        environment: dict[str, str | None] = {"STOP_AT": str(next_stop)}
+        ended = Command(*resumed, *machine, program=stopping, environment=environment).finish()
+        assert ended.returncode == (0 if next_stop == 999 else REQUEUE), ended.stderr
+    again = RunDirectory(compose_config(resumed))
+    assert_same_curve(
+        curve(again.metrics), curve(next(tmp_path.glob("und*/*/*/*/*/metrics.jsonl")))
+    )
+    assert again.record()["metrics"] == pytest.approx(undisturbed["metrics"], abs=1e-3)
+
+
+def test_a_rank_that_dies_stops_the_others_and_the_run_goes_on_bit_for_bit(tmp_path, text_folder):
+    """SIGKILL of the second process: FAILED names it. The same command gives the losses of a run
+    that was left alone, each step once.
+
+    An epoch of the text has fewer steps than the run: it stops inside one and goes on into the
+    next.
+    """
+    words = ["task=c4", *on_text(text_folder), "task.optim.max_steps=50", "task.optim.batch=16"]
+    words += ["model=rope", "trainer=cpu", "logger=none", "trainer.devices=2"]
+    words += ["trainer.log_every=1", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
+    assert train(*words, f"runs={tmp_path}/whole").returncode == 0
+    process = Command(*words, f"runs={tmp_path}/killed")
+    wait_for_step(tmp_path / "killed", 22, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert process.finish().returncode != 0
+    (failed,) = tmp_path.rglob("FAILED")
+    assert "the process of rank 1 of 2 was killed by SIGKILL" in failed.read_text().splitlines()[-1]
+    resumed = train(*words, f"runs={tmp_path}/killed")
+    assert resumed.returncode == 0
+    assert "Resuming from step" in resumed.stdout
+    whole, killed = (soak.directory_of(words, tmp_path / name) for name in ("whole", "killed"))
+    assert soak.compare(whole, killed) == []
