@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,16 @@ from torch.nn.utils import skip_init
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import Scores, Window, attend
-from tape_exp.models.cache import Cache
 from tape_exp.models.positions.base import PositionEncoding, Tokens, for_heads
 from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.schema import Arch, AttentionConfig
+
+if TYPE_CHECKING:
+    from tape_exp.models.generation import Cache
+
+# Called by every block before it attends, with its scores and the state that turned queries and
+# keys.
+Watch = Callable[["Block", Scores, Tensor | None], None]
 
 
 @dataclass(frozen=True)
@@ -33,23 +39,16 @@ class ForwardContext:
         sampler: for encodings that draw.
         cache: holds keys and values of earlier tokens.
         padding_B: tokens of padding that each row begins with.
-        watch: see :class:`Watch`.
+        watch: see :data:`Watch`.
     """
 
     tokens_BT: Tensor  # noqa: N815
     positions_BS: Tensor  # noqa: N815
     consecutive: bool = True
     sampler: RowSampler | None = None
-    cache: Cache | None = None
+    cache: "Cache | None" = None
     padding_B: Tensor | None = None  # noqa: N815
-    watch: "Watch | None" = None
-
-
-class Watch(Protocol):
-    """Called by every block before it attends, with what its probabilities are made of."""
-
-    def __call__(self, block: "Block", scores: Scores, state: Tensor | None) -> None:
-        """Take a block, its scores, and the state that turned its queries and keys."""
+    watch: Watch | None = None
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ may have K < H heads.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,15 @@ from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models import cudnn
 from tape_exp.models.attention import prepare_to_compile
 from tape_exp.models.block import Block, ForwardContext, Watch, matrix
-from tape_exp.models.cache import Cache
 from tape_exp.models.layers import Kinds, LayerKind, random_positions
 from tape_exp.models.positions.abacus import Abacus
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.learned import Learned
 from tape_exp.models.positions.rope import BY_LENGTH, RoPE
 from tape_exp.settings.schema import Arch
+
+if TYPE_CHECKING:
+    from tape_exp.models.generation import Cache
 
 
 class Decoder(nn.Module):
@@ -103,7 +105,7 @@ class Decoder(nn.Module):
         *,
         positions_BT: Tensor | None = None,
         sampler: RowSampler | None = None,
-        cache: Cache | None = None,
+        cache: "Cache | None" = None,
         last_only: bool = False,
         logits_at: Tensor | None = None,
         labels_BT: Tensor | None = None,

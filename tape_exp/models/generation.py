@@ -1,7 +1,12 @@
-"""Batched generation with a cache, greedy or sampled; each row stops at its own EOS."""
+"""Batched generation, greedy or sampled; each row stops at its own EOS. And its cache: keys, values
+and the position state of all tokens, of every layer.
+
+Shape suffixes: B batch, T new tokens, S cached tokens with the new ones, V vocabulary.
+"""
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,13 +14,85 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.cache import Cache
-from tape_exp.models.decoder import Decoder
+
+if TYPE_CHECKING:
+    from tape_exp.models.decoder import Decoder
+
+
+class Cache:
+    """Up to ``capacity`` tokens a row and what layers keep of them, in buffers that are filled from
+    the left.
+
+    Rows may begin with padding, which is hidden from their queries; positions count from the first
+    real token. They are fixed when the cache is made: random ones are the same at all steps.
+
+    Args:
+        positions_BS: of all tokens that the rows may hold, (1 or B, capacity).
+        padding_B: tokens of padding that each row begins with; None: none.
+        sampler: for encodings that draw.
+    """
+
+    is_compileable = False  # which ``generate`` of transformers asks
+
+    def __init__(
+        self,
+        positions_BS: Tensor,
+        padding_B: Tensor | None = None,
+        sampler: RowSampler | None = None,
+    ) -> None:
+        self.positions_BS, self.padding_B, self.sampler = positions_BS, padding_B, sampler
+        self.capacity = positions_BS.shape[1]
+        self.length = 0  # tokens of finished forward passes
+        self._buffers: dict[tuple[int, str], Tensor] = {}
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens in the cache, by the name that transformers has for it."""
+        return self.length
+
+    def append(self, tokens_BT: Tensor) -> Tensor:
+        """Append the next tokens and return all so far, (B, S).
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        if (end := self.length + tokens_BT.shape[1]) > self.capacity:
+            raise ValueError(f"{end} tokens do not fit in a cache of {self.capacity}.")
+        return self.extend(-1, {"tokens": tokens_BT})["tokens"]
+
+    def extend(self, layer: int, new: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Append a layer's new tensors (B or 1, T, …) and return all so far, (B or 1, S, …)."""
+        found = {}
+        for name, x in new.items():
+            if (buffer := self._buffers.get((layer, name))) is None:
+                buffer = x.new_empty(x.shape[0], self.capacity, *x.shape[2:])
+                self._buffers[layer, name] = buffer
+            end = self.length + x.shape[1]
+            buffer[:, self.length : end] = x
+            found[name] = buffer[:, :end]
+        return found
+
+
+def new_cache(
+    decoder: "Decoder",
+    capacity: int,
+    padding_B: Tensor | None,
+    rows: int,
+    sampler: RowSampler | None = None,
+) -> Cache:
+    """An empty cache, with the positions that the decoder's encoding gives to each row."""
+    device = decoder.head.weight.device
+    positions_BS = decoder.positions(rows, capacity, device, sampler)
+    if padding_B is not None:
+        # Row b's first real token, at index padding_B[b], takes the first position; padding repeats
+        # it, hidden anyway.
+        index = (torch.arange(capacity, device=device) - padding_B[:, None]).clamp(min=0)
+        positions_BS = positions_BS.expand(rows, -1).gather(1, index)
+    return Cache(positions_BS, padding_B, sampler)
 
 
 @torch.inference_mode()
 def generate(
-    decoder: Decoder,
+    decoder: "Decoder",
     prompts: Sequence[Sequence[int] | Tensor],
     new_tokens: int,
     eos: int | Sequence[int] | None = None,
@@ -65,29 +142,11 @@ def generate(
     return [[*takewhile(lambda token: token not in stops, row)] for row in found]
 
 
-def sharded(decoder: Decoder) -> bool:
+def sharded(decoder: "Decoder") -> bool:
     """Whether every process must make each pass of the others too, to gather the weights."""
     from torch.distributed.fsdp import FSDPModule
 
     return isinstance(decoder, FSDPModule)
-
-
-def new_cache(
-    decoder: Decoder,
-    capacity: int,
-    padding_B: Tensor | None,
-    rows: int,
-    sampler: RowSampler | None = None,
-) -> Cache:
-    """An empty cache, with the positions that the decoder's encoding gives to each row."""
-    device = decoder.head.weight.device
-    positions_BS = decoder.positions(rows, capacity, device, sampler)
-    if padding_B is not None:
-        # Row b's first real token, at index padding_B[b], takes the first position; padding repeats
-        # it, hidden anyway.
-        index = (torch.arange(capacity, device=device) - padding_B[:, None]).clamp(min=0)
-        positions_BS = positions_BS.expand(rows, -1).gather(1, index)
-    return Cache(positions_BS, padding_B, sampler)
 
 
 def _choose(logits_BV: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:

@@ -17,9 +17,8 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import can_return_tuple
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.cache import Cache
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.generation import new_cache
+from tape_exp.models.generation import Cache, new_cache
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.schema import Arch

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from tape_exp.models.cache import Cache
 from tape_exp.models.conformance import randomise
-from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.generation import Cache, generate, new_cache
 from tests.conftest import make_decoder
 
 TOKENS = torch.randint(0, 14, (3, 20), generator=torch.Generator().manual_seed(0))
