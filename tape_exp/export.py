@@ -94,7 +94,7 @@ def export_run(
         describe=describe,
         dtype=dtype,
         auto_map=auto_map,
-        chat_template=chat_template(loaded.checkpoint),
+        chat_template=chat_template(loaded.checkpoint) if loaded.checkpoint else None,
     )
 
 
@@ -119,6 +119,7 @@ def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:
         name: by which the card loads it; none: the folder's.
     """
     loaded, local = load(run, finished=False), Path(base).expanduser()
+    assert loaded.checkpoint is not None  # of a run that may be unfinished
     base_folder = base_of(loaded.checkpoint)
     if is_llama(local) and base_folder.is_dir() and fingerprint(local) != fingerprint(base_folder):
         raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")

@@ -167,6 +167,11 @@ def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path
     assert run.attention("w1 w2")[2].shape == (2, 6, 6), "BOS and five bytes"
     assert run.task.decode(run.task.encode("w1 w2")) == "w1 w2"
     assert isinstance(run.generate("w1", new_tokens=4), str)
+    words = [*on_text(text_folder, "github"), "trainer=cpu", "logger=none", f"runs={tmp_path}"]
+    words = ["model=alibi", "task=github", f"checkpoint={run.folder}", *words]
+    measured = te.train(*words, quiet=True)
+    assert te.evaluate(run, *words[1:2], *words[3:])["metrics"] == measured.record["metrics"]
+    assert measured.model.head.weight.equal(run.model.head.weight)
 
 
 def test_what_is_no_finished_run_is_refused(tmp_path, loaded):

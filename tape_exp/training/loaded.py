@@ -18,6 +18,7 @@ from tape_exp.runs.checkpoints import file_name
 from tape_exp.runs.record import PARTS
 from tape_exp.runs.starting_weights import (
     apply_llama_config,
+    find,
     last_checkpoint,
     read_checkpoint,
     stored_config,
@@ -40,7 +41,7 @@ class Loaded:
     Args:
         folder: with its checkpoints and its log.
         config: of the run.
-        checkpoint: the file of the weights.
+        checkpoint: the file of the weights, or what was evaluated; None: untrained weights.
         model: the trained decoder, in evaluation mode, on the CPU; ``model.to("cuda")`` moves it.
             Adapters are not merged.
         section: the config's ``model``, as an adaptation changed it.
@@ -51,7 +52,7 @@ class Loaded:
 
     folder: Path
     config: dict[str, Any]
-    checkpoint: Path
+    checkpoint: Path | None
     model: Decoder
     section: dict[str, Any]
     task: Task
@@ -112,8 +113,8 @@ class Loaded:
         kept = ("scale", "seed", "task.arch" if other else "task")
         words = [word for word in self.record["words"] if word.startswith(kept)]
         cfg = compose_config([*words, "model=rope", *overrides])
-        cfg.checkpoint = str(self.folder)
-        cfg = apply_llama_config(cfg, self.checkpoint)
+        if self.checkpoint is not None:
+            cfg = apply_llama_config(cfg, self.checkpoint)
         task = make_task(cfg, self.checkpoint)
         task.prepare_data()
         section: Any = OmegaConf.to_container(cfg.task, resolve=True)
@@ -146,8 +147,12 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
     run = Path(folder).expanduser().resolve()
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
-    cfg, checkpoint = stored_config(run / "config.yaml"), last_checkpoint(run)
-    cfg.checkpoint, cfg.runs = str(run), str(run.parents[3])
+    cfg = stored_config(run / "config.yaml")
+    cfg.runs = str(run.parents[3])
+    if finished and (run / "DONE").is_file() and not any(run.glob("checkpoints/step*.ckpt")):
+        checkpoint = find(cfg)  # of a run that trained nothing
+    else:
+        checkpoint, cfg.checkpoint = last_checkpoint(run), str(run)
     record = record_of(run, checkpoint) if finished else {}
     task, tokenizer = make_task(cfg, checkpoint), None
     if isinstance(task, TextTask) and (run / "tokenizer.json").is_file():
@@ -160,7 +165,7 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
     return Loaded(run, config, checkpoint, model, section, task, tokenizer, record)  # type: ignore[arg-type]
 
 
-def record_of(run: Path, checkpoint: Path) -> dict[str, Any]:
+def record_of(run: Path, checkpoint: Path | None) -> dict[str, Any]:
     """What a run measured with the weights of a checkpoint. Raises :class:`ConfigError` where it is
     not finished, or its record is damaged or of other weights, as that of a run begun again.
     """
@@ -170,6 +175,8 @@ def record_of(run: Path, checkpoint: Path) -> dict[str, Any]:
     record = read_json(path)
     if not (isinstance(record, dict) and record.keys() >= PARTS):
         raise ConfigError(f"{path} is not a record; restore or remove it.")
+    if checkpoint is None or checkpoint.parents[1] != run:  # that it did not write
+        return record
     measured = (record.get("config_hash"), file_name(record.get("steps", 0)))
     if measured != (read_checkpoint(checkpoint)["config_hash"], checkpoint.name):
         raise ConfigError(f"{path} is of other weights than {checkpoint.name}.")
