@@ -3,12 +3,12 @@
 import json
 import logging
 import math
-import socket
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from tape_exp.runs.directory import RunDirectory
@@ -16,8 +16,6 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import JsonlLogger, make_loggers
 from tape_exp.runs.metrics import POINTS, Stopwatch, curves, read_metrics
 from tape_exp.settings.compose import compose_config
-from tests.conftest import SMALL
-from tests.processes import train
 
 
 def wandb_records(folder: Path, seconds: float = 90) -> list:
@@ -67,11 +65,10 @@ def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
     images = list(files.glob("media/images/test/heatmap_*.png"))
     assert len(images) == 1
     assert images[0].read_bytes() == (directory.artifacts / "heatmap.png").read_bytes()
-    table = json.loads(next(files.glob("media/table/test/grid_means_*.table.json")).read_text())
-    assert table["columns"] == ["cells", "exact_match", "stderr"]
-    assert {row[0]: row[1] for row in table["data"]}["test"] == pytest.approx(
-        record["metrics"]["test/exact_match"]
-    )
+    table = json.loads(next(files.glob("media/table/test/samples_*.table.json")).read_text())
+    rows = json.loads((directory.artifacts / "samples.json").read_text())
+    assert table["columns"] == list(rows[0])
+    assert table["data"] == [list(row.values()) for row in rows]
 
     records = wandb_records(directory.path)
     started = next(r.run for r in records if r.WhichOneof("record_type") == "run")
@@ -88,8 +85,8 @@ def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
     assert started.notes == "RoPE on arithmetic, scale smoke, seed 0"
     charts = {key for row in logged for key in row if not key.startswith(("_", "test/heatmap"))}
     kinds = [json.loads(v) for row in logged for key, v in row.items() if key.endswith("/_type")]
-    assert kinds.count("images/separated") == len(list(directory.artifacts.glob("*.png"))) >= 2
-    assert kinds.count("table-file") == len(list(directory.artifacts.glob("*.json"))) >= 4
+    assert kinds.count("images/separated") == len(list(directory.artifacts.glob("*.png"))) >= 1
+    assert kinds.count("table-file") == len(list(directory.artifacts.glob("*.json"))) >= 1
     assert {"train/loss", "val/loss", "test/exact_match", "ood/exact_match"} <= charts
     summary = {i.key: json.loads(i.value_json) for r in records for i in r.summary.update}
     assert summary["test/exact_match"] == record["metrics"]["test/exact_match"]
@@ -109,7 +106,7 @@ def test_tensorboard_has_curves_and_images(tiny_run):
 
     events = EventAccumulator(str(RunDirectory(cfg).path / "tensorboard")).Reload()
     assert "train/loss" in events.Tags()["scalars"]
-    assert events.Tags()["images"] == ["test/heatmap", "test/patterns"]
+    assert events.Tags()["images"] == ["test/heatmap"]
 
 
 def test_a_logger_that_fails_ends_no_run(tiny_run, monkeypatch):
@@ -149,29 +146,22 @@ def test_a_point_that_is_not_finite_is_none_of_a_record(caplog, monkeypatch):
     assert "Not finite, and not in the record: bad." in caplog.text
 
 
-TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.optim.max_steps=2"]
-TINY += ["trainer=cpu", "model=rope"]
+def test_a_run_continues_offline_where_wandb_cannot_be_reached(tiny_run, monkeypatch, capfd):
+    """The server does not answer in time."""
+    begin, timeouts = wandb.init, []
 
+    def init(mode=None, **options):
+        if mode != "offline":
+            timeouts.append(options["settings"].init_timeout)
+            raise wandb.errors.CommError("no answer")
+        return begin(mode=mode, **options)
 
-@pytest.fixture
-def silent_port():
-    """A port that takes connections and never answers, as a firewall may."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-@pytest.mark.parametrize("answers", [False, None])
-def test_a_run_continues_offline_where_wandb_cannot_be_reached(answers, silent_port, tmp_path):
-    """A key is present; the server refuses the connection, or never answers."""
-    port = 9 if answers is False else silent_port
-    environment = {"WANDB_MODE": None, "WANDB_API_KEY": "0" * 40}
-    environment["WANDB_BASE_URL"] = f"http://127.0.0.1:{port}"
-    done = train(*TINY, f"runs={tmp_path}", "logger.timeout=3", environment=environment)
-    assert done.returncode == 0, done.stderr
-    assert "W&B cannot be reached" in done.stdout
-    (run,) = (path.parent for path in tmp_path.rglob("DONE"))
-    (folder,) = run.glob("wandb/offline-run-*")
-    assert folder.name.endswith(run.name.rpartition("-")[2]), "the id is the hash there too"
+    monkeypatch.setattr(wandb, "init", init)
+    cfg, _ = tiny_run("model=rope", "logger=wandb", "logger.mode=online", "logger.timeout=7")
+    assert timeouts == [7]
+    assert "W&B cannot be reached (no answer)" in capfd.readouterr().out
+    (folder,) = RunDirectory(cfg).path.glob("wandb/offline-run-*")
+    assert folder.name.endswith(RunDirectory(cfg).hash), "the id is the hash there too"
 
 
 def test_jsonl_rewinds_to_a_checkpoint(tmp_path):

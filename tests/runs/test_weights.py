@@ -5,12 +5,14 @@ from.
 import json
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from matplotlib.figure import Figure
+from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -27,28 +29,58 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.training.from_config import make_adaptation, make_decoder, make_task
+from tape_exp.training.run import run
 from tests import conftest
 from tests.conftest import on_text
-from tests.processes import train
+from tests.processes import sketch, train
 
 EXTEND = ["task.init_from=c4", "task.train_length=64", "task.optim.batch=4"]
 EXTEND += ["trainer.checkpoint_every=2"]
+WORDS = ["trainer=cpu", "trainer.progress=none", "logger=none", "trainer.log_every=1"]
+
+
+@dataclass
+class Runs:
+    """A folder of runs on a little text. One that is there is not made again."""
+
+    runs: Path
+    text: Path
+
+    def config(self, *words: str, task: str = "c4") -> DictConfig:
+        chosen = [f"task={task}", *on_text(self.text, task), f"runs={self.runs}", *WORDS]
+        chosen += ["task.optim.batch=16", "task.optim.max_steps=3"] if task == "c4" else []
+        return compose_config([*chosen, *words])
+
+    def __call__(self, *words: str, task: str = "c4"):
+        """Make a run; (config, record)."""
+        cfg = self.config(*words, task=task)
+        return cfg, run(cfg)
+
+    def extend(self, model: str, method: str, *words: str):
+        """Adapt the base, a run of model=rope on blocks of 32 tokens."""
+        self("model=rope")
+        chosen = ["task.optim.max_steps=4", f"model={model}", f"peft={method}"]
+        return self(*EXTEND, *chosen, *words, task="extend")
+
+    def base(self) -> RunDirectory:
+        return RunDirectory(self("model=rope")[0])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, text_folder):
+    """Runs that tests leave as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", sketch)
+        yield Runs(tmp_path_factory.mktemp("weights"), text_folder)
 
 
 @pytest.fixture
-def base(text_run):
-    """A run of model=rope on blocks of 32 tokens."""
-    cfg, _ = text_run("model=rope", steps=3)
-    return cfg
-
-
-@pytest.fixture
-def extend(text_run, base):
-    def call(model: str, method: str, *overrides: str, steps: int = 4):
-        chosen = [f"task.optim.max_steps={steps}", f"model={model}", f"peft={method}"]
-        return text_run(*EXTEND, *chosen, *overrides, task="extend")
-
-    return call
+def own(shared, tmp_path):
+    """Runs of a test's own: a base, and what LoRA made of it."""
+    shared.extend("rope", "lora")
+    for part in ("c4/smoke/rope", "extend/smoke/rope-lora"):
+        shutil.copytree(shared.runs / part, tmp_path / "runs" / part)
+    return Runs(tmp_path / "runs", shared.text)
 
 
 METHODS = [("rope", name) for name in ("lora", "longlora", "theta", "full")] + [("tape", "tape")]
@@ -62,19 +94,19 @@ def loaded(cfg):
 
 
 @pytest.mark.parametrize(("model", "method"), METHODS)
-def test_an_adapted_model_is_evaluated_as_it_was_trained(model, method, extend, text_run):
+def test_an_adapted_model_is_evaluated_as_it_was_trained(model, method, shared):
     """What checkpoint=extend loads is the base, unchanged, and what training made of the rest."""
-    cfg, record = extend(model, method)
+    cfg, record = shared.extend(model, method)
     folder = RunDirectory(cfg)
     assert folder.path.parent.name == f"{model}-{method}"
     content = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)
-    evaluated, scores = text_run(
+    evaluated, scores = shared(
         f"model={model}", f"peft={method}", "checkpoint=extend", task="github"
     )
     decoder = loaded(evaluated)
     words = [f"model={model}", f"peft={method}", "peft.interpolation=3", "checkpoint=extend"]
     with pytest.raises(ConfigError, match=r"trained with peft\.interpolation=.*; set peft\."):
-        text_run(*words, task="github")
+        shared(*words, task="github")
     own = {f"decoder.{name}": value for name, value in decoder.state_dict().items()}
     assert all(torch.equal(own[name], value) for name, value in content["state_dict"].items())
     assert scores["metrics"]["github/perplexity@32"] > 1
@@ -108,28 +140,27 @@ def forget_the_end(run):
         (run / name).unlink()
 
 
-@pytest.mark.parametrize(("model", "method"), [("rope", "lora"), ("tape", "tape")])
-def test_a_killed_adaptation_goes_on(model, method, extend, tmp_path):
-    cfg, _ = extend(model, method)
-    folder = RunDirectory(cfg)
-    whole = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)["state_dict"]
+def test_a_killed_adaptation_goes_on(own):
+    """As if it had been killed before its last checkpoint."""
+    folder = RunDirectory(own.extend("rope", "lora")[0])
+    last = folder.checkpoints / "step00000004.ckpt"
+    whole = torch.load(last, weights_only=True)["state_dict"]
     forget_the_end(folder.path)
-    extend(model, method)
-    again = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)["state_dict"]
+    own.extend("rope", "lora")
+    again = torch.load(last, weights_only=True)["state_dict"]
     assert whole.keys() == again.keys()
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
-def test_adapters_of_another_base_are_refused(extend, text_run, base):
-    extend("rope", "lora")
-    place = RunDirectory(base).path
-    _, _ = text_run("model=rope", "task.optim.lr=0.5", steps=3)
+def test_adapters_of_another_base_are_refused(own):
+    place = own.base().path
+    _, _ = own("model=rope", "task.optim.lr=0.5")
     shutil.rmtree(place)  # the other run of the base's task takes its place
     with pytest.raises(
         ConfigError,
         match=r"on top of c4-smoke-rope-seed0-\w+/step00000003; the base is c4-",
     ):
-        text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
+        own("model=rope", "peft=lora", "checkpoint=extend", task="github")
 
 
 def rewrite(checkpoint: Path, factor: float) -> None:
@@ -139,10 +170,10 @@ def rewrite(checkpoint: Path, factor: float) -> None:
     torch.save(content, checkpoint)
 
 
-def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(extend, text_run, base):
+def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(own):
     """Folder, step and hash are the same: only the weights tell."""
-    cfg, record = extend("rope", "lora")
-    folder, saved = RunDirectory(cfg), RunDirectory(base).checkpoints / "step00000003.ckpt"
+    cfg, record = own.extend("rope", "lora")
+    folder, saved = RunDirectory(cfg), own.base().checkpoints / "step00000003.ckpt"
     assert record["begun_from_weights"] == starting_weights.fingerprint(saved)
     content = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)
     assert content["base_weights"] == starting_weights.fingerprint(saved)
@@ -150,37 +181,35 @@ def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(extend
 
     rewrite(saved, 2.0)
     with pytest.raises(ConfigError, match="began from other weights than"):
-        extend("rope", "lora")
+        own.extend("rope", "lora")
     with pytest.raises(ConfigError, match=r"on top of c4-.* now, with other weights"):
-        text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
+        own("model=rope", "peft=lora", "checkpoint=extend", task="github")
     for leftover in ("DONE", "record.json"):
         (folder.path / leftover).unlink()
     with pytest.raises(ConfigError, match="began from other weights than"):
-        extend("rope", "lora")
+        own.extend("rope", "lora")
 
     saved.write_bytes(before)
-    assert extend("rope", "lora")[1]["metrics"] == record["metrics"]
+    assert own.extend("rope", "lora")[1]["metrics"] == record["metrics"]
 
 
-def test_a_base_that_is_gone_is_named(extend, text_run, base):
-    extend("rope", "lora")
-    shutil.rmtree(RunDirectory(base).path)
+def test_a_base_that_is_gone_is_named(own):
+    shutil.rmtree(own.base().path)
     with pytest.raises(
         ConfigError,
         match=r"the base of the adapted .* is missing: checkpoint=c4 is neither",
     ):
-        text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
+        own("model=rope", "peft=lora", "checkpoint=extend", task="github")
 
 
-def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
+def test_other_encodings_go_on_from_a_run_of_rope(shared, tmp_path):
     """With its logits, or without RoPE, or not at all, which a sentence says before any step."""
-    words = ["task=extend", *on_text(text_folder, "extend"), *EXTEND, f"runs={tmp_path}/runs"]
-    words += ["trainer=cpu"]
+    base = shared.base()
     own, full = ["model=rope"], ["peft=full"]
     selective = ["model=selective_rope", "model.start=rope"]
     dynamic = ["model.scaling.method=dynamic", "model.scaling.original=64", "peft.interpolation=1"]
     rope, other, stretched, dropped = (
-        loaded(compose_config([*words, *further])).eval()
+        loaded(shared.config(*EXTEND, *further, task="extend")).eval()
         for further in (
             [*own, *full],
             [*selective, *full, "model.theta=10000"],
@@ -201,7 +230,7 @@ def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
         assert (other(tokens) - expected).abs().max() < 1e-5
         assert (dropped(tokens) - expected).abs().max() > 1e-3
     alibi = tmp_path / "alibi"
-    shutil.copytree(RunDirectory(base).path, alibi)
+    shutil.copytree(base.path, alibi)
     config = (alibi / "config.yaml").read_text()
     config = config.replace("name: rope", "name: alibi").replace("rope.RoPE", "alibi.ALiBi")
     (alibi / "config.yaml").write_text(config)
@@ -220,11 +249,11 @@ def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
         ),
     ):
         with pytest.raises(ConfigError, match=message):
-            loaded(compose_config([*words, *further]))
+            loaded(shared.config(*EXTEND, *further, task="extend"))
 
 
-def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
-    cfg, _ = extend("rope", "lora")
+def test_what_does_not_fit_says_what_to_set(shared, tmp_path):
+    cfg, _ = shared.extend("rope", "lora")
     folder = RunDirectory(cfg).path
     for words, message in (
         ([f"checkpoint={folder}"], r"was adapted with peft=lora; set model=rope peft=lora"),
@@ -242,54 +271,53 @@ def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
         ),
         (["peft=lora"], r"peft=lora adapts a trained model: name it in checkpoint="),
         (
-            ["checkpoint=extend", "peft=theta"],
-            r"nor a task with a finished run of seed 0 in .*/rope-theta or .*/rope; train it",
+            ["checkpoint=extend", "peft=drope"],
+            r"nor a task with a finished run of seed 0 in .*/rope-drope or .*/rope; train it",
         ),
     ):
         with pytest.raises(ConfigError, match=message):
-            text_run("model=rope", *words, task="github")
-    alone = folder.parent / "alone.ckpt"
+            shared("model=rope", *words, task="github")
+    alone = tmp_path / "alone.ckpt"
     shutil.copy(folder / "checkpoints" / "step00000004.ckpt", alone)
     with pytest.raises(
         ConfigError,
         match=r"is of another model, size or peft: .*weight is absent there",
     ):
-        text_run("model=rope", f"checkpoint={alone}", task="github")
+        shared("model=rope", f"checkpoint={alone}", task="github")
 
 
-def test_a_task_names_the_run_of_the_same_method(extend, text_run):
+def test_a_task_names_the_run_of_the_same_method(own):
     """Of two finished runs of LoRA checkpoint=extend is the one with the same learning rate."""
-    paths = [RunDirectory(extend("rope", "lora", f"peft.lr={lr}")[0]).path for lr in (1e-3, 3e-3)]
+    paths = [
+        RunDirectory(own.extend("rope", "lora", f"peft.lr={lr}")[0]).path for lr in (1e-3, 3e-3)
+    ]
     words = ["model=rope", "peft=lora", "peft.lr=3e-3", "checkpoint=extend"]
-    cfg, _ = text_run(*words, task="github")
+    cfg, _ = own(*words, task="github")
     assert starting_weights.find(cfg).parents[1] == paths[1]
 
 
-def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
-    text_run, base, text_folder, tmp_path
-):
+def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(shared, tmp_path):
     """FSDP on two CPU processes, stopped after two steps, against one process: losses, trained
     weights, adapter.
     """
-    place = RunDirectory(base).path
-    words = ["task=extend", "model=rope", "peft=lora", *on_text(text_folder, "extend"), *EXTEND]
-    words += [f"task.init_from={place}", "task.optim.max_steps=4", "trainer=cpu", "logger=none"]
-    words += ["trainer.progress=none", "trainer.log_every=1"]
-    losses, adapters = [], []
-    for strategy, devices in (("auto", 1), ("fsdp", 2)):
-        where = tmp_path / strategy
-        machine = [f"trainer.strategy={strategy}", f"trainer.devices={devices}"]
-        command = [*words, *machine, f"runs={where}"]
-        done = train(*command)
-        assert done.returncode == 0, done.stderr
-        (path,) = where.rglob("record.json")
-        if devices == 2:  # as if it had been killed between the two
-            forget_the_end(path.parent)
-            shutil.rmtree(path.parent / "artifacts")
-            assert train(*command).returncode == 0
-        rows = read_metrics(path.with_name("metrics.jsonl"))
+    init, losses, adapters = f"task.init_from={shared.base().path}", [], []
+    for devices in (1, 2):
+        runs = Runs(tmp_path / str(devices), shared.text)
+        words = [*EXTEND[1:], init, "model=rope", "peft=lora", "task.optim.max_steps=4"]
+        if devices == 1:
+            directory = RunDirectory(runs(*words, task="extend")[0])
+        else:
+            sharded = ["task=extend", *on_text(runs.text, "extend"), f"runs={runs.runs}", *WORDS]
+            sharded += [*words, "trainer.strategy=fsdp", "trainer.devices=2"]
+            directory = RunDirectory(compose_config(sharded))
+            done = train(*sharded)
+            assert done.returncode == 0, done.stderr
+            forget_the_end(directory.path)
+            shutil.rmtree(directory.artifacts)
+            assert train(*sharded).returncode == 0
+        rows = read_metrics(directory.metrics)
         losses.append([row["train/loss"] for row in rows if "train/loss" in row])
-        adapters.append(load_file(path.parent / "artifacts" / "adapter" / "adapter.safetensors"))
+        adapters.append(load_file(directory.artifacts / "adapter" / "adapter.safetensors"))
     assert len(losses[0]) == 4
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     assert adapters[0].keys() == adapters[1].keys()
@@ -300,18 +328,18 @@ EXPORTED = {("rope", "lora"): "LlamaForCausalLM", ("tape", "tape"): "TapeExpForC
 
 
 @pytest.mark.parametrize(("model", "method"), EXPORTED)
-def test_an_exported_run_is_the_model_that_was_trained(model, method, extend, text_run, tmp_path):
+def test_an_exported_run_is_the_model_that_was_trained(model, method, shared, tmp_path):
     """Merged, in transformers: the logits of the decoder that is evaluated."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     import tape_exp.models.hf  # noqa: F401 - registers the type
 
-    cfg, _ = extend(model, method)
+    cfg, _ = shared.extend(model, method)
     folder = tmp_path / "exported"
     assert export.main([str(RunDirectory(cfg).path), str(folder)]) == 0
     theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
     assert type(theirs).__name__ == EXPORTED[model, method]
-    evaluated, _ = text_run(f"model={model}", f"peft={method}", "checkpoint=extend", task="github")
+    evaluated, _ = shared(f"model={model}", f"peft={method}", "checkpoint=extend", task="github")
     ours = loaded(evaluated).eval()
     tokens = AutoTokenizer.from_pretrained(folder)(
         "w3 w6 w9 w12 w15 w1 w4", return_tensors="pt"
@@ -321,14 +349,12 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, extend, te
 
 
 @pytest.mark.parametrize("method", ["lora", "theta"])
-def test_an_exported_adapter_is_what_peft_loads(
-    method, extend, text_run, tmp_path, monkeypatch, capsys
-):
+def test_an_exported_adapter_is_what_peft_loads(method, shared, tmp_path, monkeypatch, capsys):
     """By the lines of its own README, onto the exported base: the logits of the trained model."""
     from peft import AutoPeftModelForCausalLM
 
-    cfg, _ = extend("rope", method)
-    evaluated, _ = text_run("model=rope", f"peft={method}", "checkpoint=extend", task="github")
+    cfg, _ = shared.extend("rope", method)
+    evaluated, _ = shared("model=rope", f"peft={method}", "checkpoint=extend", task="github")
     ours, run = loaded(evaluated).eval(), RunDirectory(cfg)
     checkpoint = next(run.checkpoints.glob("step*.ckpt"))
     base = starting_weights.base_of(checkpoint).parents[1]
@@ -355,8 +381,8 @@ def test_an_exported_adapter_is_what_peft_loads(
     assert gap < 1e-4
 
 
-def test_export_says_what_is_wrong(extend, tmp_path, capsys, monkeypatch):
-    cfg, _ = extend("tape", "tape", steps=2)
+def test_export_says_what_is_wrong(shared, tmp_path, capsys, monkeypatch):
+    cfg, _ = shared.extend("tape", "tape")
     run, new = str(RunDirectory(cfg).path), str(tmp_path / "new")
     full = SafetensorError("No space left on device")
     save = "transformers.PreTrainedModel.save_pretrained"

@@ -13,7 +13,6 @@ from lightning import Callback
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from tape_exp.machine.preemption import Preempted
 from tape_exp.runs.directory import FolderError
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -275,45 +274,28 @@ def test_a_search_ends_with_its_trials_and_the_next_command(tmp_path, capsys):
     assert json.loads(path.read_text())["models"] == record["models"]
 
 
-class StopsAtOnce(Callback):
+class Signals(Callback):
+    """Tells this process to leave, at the end of its first step."""
+
     def on_train_batch_end(self, *_, **__):
-        raise Preempted("SIGUSR1")
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
-def start(*words):
-    """The command in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, "-m", "tape_exp.tune", *words]
-    return subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL)
-
-
-LONG = [*ONE_MODEL, "trials=1", "task.optim.max_steps=100000"]
-LONG += ["trainer.checkpoint_every=10", "trainer.validate_every=1000"]
-
-
-def wait_for_checkpoint(process, folder):
-    while process.poll() is None and not [*folder.glob("runs/*/*/*/*/checkpoints/*.ckpt")]:
-        time.sleep(0.05)
-
-
-def test_a_killed_search_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_a_search_goes_on_where_it_was_killed_and_leaves_when_it_is_told_to(tmp_path, monkeypatch):
     """Its run goes on from the last checkpoint, as the same trial."""
-    process = start(*LONG)
-    wait_for_checkpoint(process, tmp_path)
+    words = [*ONE_MODEL, "trials=1", "task.optim.max_steps=100000"]
+    words += ["trainer.checkpoint_every=10", "trainer.validate_every=1000"]
+    program, paths = [sys.executable, "-m", "tape_exp.tune", *words], os.pathsep.join(sys.path)
+    environment = os.environ | {"PYTHONPATH": paths}
+    process = subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not [*tmp_path.glob("runs/*/*/*/*/checkpoints/*.ckpt")]:
+        time.sleep(0.05)
     process.kill()
     process.wait()
     (log,) = tmp_path.glob("runs/arithmetic/smoke/rope/*/log.txt")
     assert log.read_text().count("Resuming from step") == 0
-    monkeypatch.setattr(room, "run", lambda cfg, more: run(cfg, [*more, StopsAtOnce()]))
-    assert command.main(LONG) == 85
+    monkeypatch.setattr(room, "run", lambda cfg, more: run(cfg, [*more, Signals()]))
+    assert command.main(words) == 85
     assert log.read_text().count("Resuming from step") == 1
-    assert states(Trials(search_from(LONG))) == ["under way"]
-
-
-def test_a_search_that_is_told_to_leave_saves_its_run(tmp_path):
-    process = start(*LONG)
-    wait_for_checkpoint(process, tmp_path)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 85
-    (log,) = tmp_path.glob("runs/arithmetic/smoke/rope/*/log.txt")
     assert "Stopped by SIGTERM" in log.read_text()
+    assert states(Trials(search_from(words))) == ["under way"]
