@@ -13,6 +13,7 @@ from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.battery import PROBLEMS, Battery
 from tape_exp.tasks.sequences import SequenceTask
+from tests.conftest import silent
 from tests.tasks.solvers import NEXT, length
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
@@ -33,10 +34,6 @@ def make(problem="copy", train_length=6, lengths=(6, 9), seed=0, samples=6) -> S
 
 def symbols(task, row):
     return [task.vocabulary[token] for token in row if token]
-
-
-def silent(items, description):
-    return items
 
 
 class Solver:

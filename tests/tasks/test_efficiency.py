@@ -14,6 +14,7 @@ from tape_exp.paper.view import View
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.efficiency import paper_convention, true_flops
 from tests.conftest import make_decoder
+from tests.tasks.in_two import evaluate
 
 PAPER = Arch(12, 768, 12, 3072, vocab=32_000, max_length=1024, train_length=1024)
 
@@ -54,36 +55,14 @@ def test_tape_computes_little_more_than_rope():
     assert published["tape"] / published["rope"] == pytest.approx(1.139, abs=1e-3)
 
 
-def test_task_times_a_step_beside_rope(tmp_path):
-    from tape_exp.settings.compose import compose_config
-    from tape_exp.training.run import run
-
-    sizes = [
-        "task.arch.layers=2",
-        "task.arch.width=32",
-        "task.arch.heads=2",
-        "task.arch.ffn=32",
-        "task.length=16",
-    ]
+def test_task_times_a_step_beside_rope():
+    sizes = ["task.arch.layers=2", "task.arch.width=32", "task.arch.heads=2", "task.arch.ffn=32"]
     timing = ["task.timing.layers=1", "task.timing.length=8", "task.timing.seconds=0.01"]
-    cfg = compose_config(
-        [
-            "model=tape",
-            "task=efficiency",
-            "trainer=cpu",
-            "logger=none",
-            f"runs={tmp_path}",
-            *sizes,
-            *timing,
-        ]
-    )
-    metrics = run(cfg)["metrics"]
+    metrics = evaluate(["model=tape", "task=efficiency", "task.length=16", *sizes, *timing])
     assert metrics["time/step_ms"] > 0
     assert metrics["time/step_ratio_to_rope"] > 0
-    assert (
-        metrics["count/parameters"]
-        == make_decoder("tape", Arch(2, 32, 2, 32, vocab=32_000)).parameter_count()
-    )
+    decoder = make_decoder("tape", Arch(2, 32, 2, 32, vocab=32_000))
+    assert metrics["count/parameters"] == decoder.parameter_count()
 
 
 def test_speed_record_and_table(tmp_path, monkeypatch):
@@ -93,14 +72,8 @@ def test_speed_record_and_table(tmp_path, monkeypatch):
     from benchmarks import speed
     from benchmarks.common import write_record
 
-    shapes = speed.Shapes(
-        Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64),
-        1,
-        (16, 32),
-        (32,),
-        0.01,
-        torch.float32,
-    )
+    arch = Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64)
+    shapes = speed.Shapes(arch, 1, (16, 32), (32,), 0.01, torch.float32)
     monkeypatch.setattr(speed, "decoding", lambda device: [])
     record = measure(torch.device("cpu"), shapes)
     cases = {

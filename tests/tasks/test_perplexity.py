@@ -17,15 +17,9 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.perplexity import (
-    Windows,
-    _units,
-    bootstrap,
-    perplexity,
-    score,
-)
-from tape_exp.training.run import run
-from tests.conftest import SMALL, make_decoder
+from tape_exp.tasks.perplexity import Windows, _units, bootstrap, perplexity, score
+from tests.conftest import SMALL, make_decoder, silent
+from tests.tasks.in_two import evaluate
 
 
 @pytest.fixture
@@ -42,10 +36,6 @@ def tokens(text_folder, tokenizer):
         text_folder / "cache",
         501,
     )
-
-
-def silent(items, description):
-    return items
 
 
 def model_of(vocab: int):
@@ -213,9 +203,8 @@ def test_a_stride_that_leaves_tokens_out_is_refused():
 
 def test_metrics_are_named_after_the_text_that_was_read(tmp_path):
     """Built-in text is not the corpus in whose place it is read."""
-    words = ["task=pg19", "trainer=cpu", "trainer.progress=none", "logger=none", *SMALL[:4]]
-    words += ["task.windows.lengths=[16]", "task.windows.tokens=100", "task.tokenizer.kind=byte"]
-    words += ["task.train_length=16", f"runs={tmp_path}/runs", f"cache={tmp_path}/cache"]
-    record = run(compose_config(words))
-    assert "builtin_pg19/perplexity@16" in record["metrics"]
-    assert not [name for name in record["metrics"] if name.startswith("pg19/")]
+    words = ["task=pg19", "task.windows.lengths=[16]", "task.windows.tokens=100", *SMALL[:4]]
+    words += ["task.train_length=16", "task.tokenizer.kind=byte", f"cache={tmp_path}"]
+    metrics = evaluate(words)
+    assert "builtin_pg19/perplexity@16" in metrics
+    assert not [name for name in metrics if name.startswith("pg19/")]

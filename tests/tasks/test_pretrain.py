@@ -15,6 +15,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Optim
 from tape_exp.training.assembly import make_task
 from tests.conftest import on_text
 
@@ -65,10 +66,10 @@ def test_training_beats_the_unigram_baseline_and_waits_little_for_data(text_run)
         "task.arch.width=64",
         "task.arch.ffn=128",
         "task.tests.github.name=mine",
-        steps=120,
+        steps=60,
     )
     metrics = record["metrics"]
-    assert metrics["mine/perplexity@32"] < 0.5 * metrics["mine/unigram_perplexity"]
+    assert metrics["mine/perplexity@32"] < 0.7 * metrics["mine/unigram_perplexity"]
     assert metrics["val/perplexity"] == pytest.approx(np.exp(metrics["val/loss"]))
     assert metrics["shift/attention"] < 1e-2
     rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
@@ -101,28 +102,21 @@ def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
     assert curves[1][0] < curves[0][0] - 0.3
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["checkpoint=pg19"], "nor a task with a finished run of seed 0 in .*; train it"),
-        (["checkpoint={folder}/checkpoints"], "is neither a Llama nor a run with checkpoints"),
+def test_wrong_checkpoints_say_what_to_change(text_run):
+    cfg, _ = text_run("model=tape", steps=1)
+    folder = RunDirectory(cfg).path
+    for overrides, message in (
+        (["model=tape", "checkpoint=pg19"], "nor a task with a finished run of seed 0 in .*"),
+        (["model=tape", f"checkpoint={folder}/checkpoints"], "is neither a Llama nor a run with"),
+        (["model=rope", f"checkpoint={folder}"], "is of another model, .*position.* there and"),
         (
-            ["checkpoint={folder}", "model=rope"],
-            "is of another model, .*position.* there and absent here",
-        ),
-        (
-            ["checkpoint={folder}", "task.arch.width=64"],
+            ["model=tape", f"checkpoint={folder}", "task.arch.width=64"],
             r"is of another .*: embedding\.weight is .*32\] there and .*64\] here",
         ),
-        (["checkpoint={folder}/config.yaml"], "config.yaml is damaged or not a checkpoint"),
-    ],
-)
-def test_wrong_checkpoints_say_what_to_change(overrides, message, text_run):
-    cfg, _ = text_run("model=tape", steps=1)
-    overrides = [o.replace("{folder}", str(RunDirectory(cfg).path)) for o in overrides]
-    model = [] if any(word.startswith("model=") for word in overrides) else ["model=tape"]
-    with pytest.raises(ConfigError, match=message):
-        text_run(*model, *overrides, task="github")
+        (["model=tape", f"checkpoint={folder}/config.yaml"], "is damaged or not a checkpoint"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            text_run(*overrides, task="github")
 
 
 def test_a_tokenizer_that_does_not_match_the_checkpoint(text_run, text_folder, tmp_path):
@@ -198,8 +192,6 @@ def test_a_file_to_train_on_is_no_file_to_test_on(text_folder):
 def test_paper_scale_is_the_papers():
     """155 M in units of 2^20, 5.24 B tokens, and the parameters that the paper counts."""
     cfg = compose_config(["task=c4", "scale=paper", "model=rope"])
-    from tape_exp.settings.schema import Arch, Optim
-
     optim = Optim(**{k: tuple(v) if k == "betas" else v for k, v in cfg.task.optim.items()})
     assert optim.batch * optim.max_steps * cfg.task.train_length == 5_242_880_000
     assert optim.lr * optim.final_lr == pytest.approx(1e-7)

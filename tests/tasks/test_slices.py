@@ -8,6 +8,7 @@ from tape_exp.data.batch import IGNORE
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.slices import LazyBatches, next_tokens, row_scores, split_means
+from tests.conftest import silent
 
 WORDS = 5  # the model's vocabulary
 
@@ -41,10 +42,6 @@ def model(tokens, sampler=None):
     if tokens.shape[1] == 4:
         answers[::2, 3] = 2
     return torch.nn.functional.one_hot(answers, WORDS).float()
-
-
-def silent(items, description):
-    return items
 
 
 def test_slices_give_splits_standard_errors_and_a_heatmap():

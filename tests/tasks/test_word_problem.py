@@ -11,6 +11,7 @@ from tape_exp.data.groups import GROUPS
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.word_problem import WordProblem
+from tests.conftest import silent
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
 OPTIM = Optim(batch=8, max_steps=2, lr=1e-3)
@@ -18,10 +19,6 @@ OPTIM = Optim(batch=8, max_steps=2, lr=1e-3)
 
 def make(group="s5", train_letters=6, lengths=(4, 6, 12), seed=0, **options) -> WordProblem:
     return WordProblem(ARCH, OPTIM, seed, group, train_letters, lengths, **options)
-
-
-def silent(items, description):
-    return items
 
 
 @pytest.mark.parametrize("group", GROUPS)
