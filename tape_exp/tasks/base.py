@@ -356,4 +356,4 @@ def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 def epoch_samples(seed: int, first: int, count: int, of: int) -> np.ndarray:
     """Which of so many samples are number ``first`` … of an endless stream of epochs."""
     numbers = range(first, first + count)
-    return np.array([epoch_order(seed, n // of, of)[n % of] for n in numbers])
+    return np.array([epoch_order(seed, n // of, of)[n % of] for n in numbers], dtype=np.int64)

@@ -81,19 +81,6 @@ def test_lengths_and_digits_are_uniform_and_independent():
     assert ((second - second.mean()) ** 2 / second.mean()).sum() < 27.9  # 9 degrees of freedom
 
 
-def test_sample_k_is_a_function_of_seed_and_k():
-    task = make()
-    whole = task.train_batch(0, 64)
-    parts = [task.train_batch(first, count) for first, count in ((0, 10), (10, 1), (11, 53))]
-    assert torch.equal(whole["inputs"], torch.cat([p["inputs"] for p in parts]))
-    assert torch.equal(whole["labels"], torch.cat([p["labels"] for p in parts]))
-    assert torch.equal(
-        task.train_batch(10**12, 4)["inputs"], make().train_batch(10**12, 4)["inputs"]
-    )
-    assert not torch.equal(whole["inputs"], make(seed=1).train_batch(0, 64)["inputs"])
-    assert len({text(row.tolist()) for row in task.train_batch(0, 2000)["inputs"]}) > 1000
-
-
 def test_loss_is_on_the_answer_and_eos_alone():
     batch = make().train_batch(0, 200)
     for inputs, labels in zip(batch["inputs"], batch["labels"], strict=True):

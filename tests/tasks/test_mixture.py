@@ -45,15 +45,6 @@ def test_rows_come_in_turn_and_only_answers_of_questions_count(text_folder):
     assert sorted(weights[2].unique().tolist()) == [0, 12]
 
 
-def test_row_k_is_a_function_of_the_seed_and_k(text_folder):
-    task, again, other = (prepared(text_folder, f"seed={seed}") for seed in (0, 0, 1))
-    whole = task.train_batch(3, 20)
-    for name, part in again.train_batch(7, 9).items():
-        assert torch.equal(part, whole[name][4:13])
-    assert not torch.equal(other.train_batch(3, 20)["inputs"], whole["inputs"])
-    assert not set(answers_of(task, task.validation_batches()[0])) >= set(answers_of(task, whole))
-
-
 def test_a_short_validation_split_is_repeated(text_folder):
     (batch,) = prepared(text_folder, "task.validation_rows=1").validation_batches()
     assert torch.equal(batch["inputs"][0], batch["inputs"][1])

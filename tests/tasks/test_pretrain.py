@@ -52,13 +52,6 @@ def test_labels_are_the_next_tokens_across_blocks_and_epochs(text_folder):
         assert np.append(row.numpy(), label[-1]).tobytes() in whole
 
 
-def test_sample_k_is_a_function_of_seed_and_k(text_folder):
-    task, again, other = (prepared(text_folder, f"seed={seed}") for seed in (0, 0, 1))
-    batch = task.train_batch(5, 40)
-    assert torch.equal(again.train_batch(25, 10)["inputs"], batch["inputs"][20:30])
-    assert not torch.equal(other.train_batch(5, 40)["inputs"], batch["inputs"])
-
-
 def test_training_beats_the_unigram_baseline_and_waits_little_for_data(text_run):
     cfg, record = text_run(
         "model=rope",

@@ -23,7 +23,8 @@ def configured(text_folder, dataset: str, *overrides: str):
 
 
 def prepared(text_folder, dataset: str, *overrides: str):
-    task = make_task(configured(text_folder, dataset, *overrides))
+    cfg = configured(text_folder, dataset, *overrides)
+    task = make_task(cfg, RunDirectory(cfg).start)
     task.prepare_data()
     return task
 
@@ -44,12 +45,9 @@ def test_rows_hold_question_and_answer_and_the_loss_is_on_the_answer(dataset, te
         assert example.closing.strip() in task.tokenizer.decode(inputs.tolist())
 
 
-def test_every_reference_is_a_row_and_samples_are_functions_of_seed_and_k(text_folder):
-    task, again = prepared(text_folder, "narrative_qa"), prepared(text_folder, "narrative_qa")
+def test_every_reference_is_a_row(text_folder):
+    task = prepared(text_folder, "narrative_qa")
     assert len(task.pairs) == sum(len(e.references) for e in task.examples) > len(task.examples)
-    n = len(task.pairs)
-    batch = task.train_batch(n - 4, 8)
-    assert torch.equal(again.train_batch(n, 4)["inputs"], batch["inputs"][4:])
 
 
 @torch.no_grad()

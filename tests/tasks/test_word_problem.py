@@ -45,20 +45,6 @@ def test_parity_is_of_the_ones():
     assert 0.3 < bits.float().mean() < 0.7
 
 
-def test_sample_k_is_a_function_of_seed_and_k():
-    task = make()
-    whole = task.train_batch(0, 64)
-    parts = [task.train_batch(first, count) for first, count in ((0, 10), (10, 1), (11, 53))]
-    for key in ("inputs", "labels"):
-        assert torch.equal(whole[key], torch.cat([part[key] for part in parts]))
-    assert torch.equal(
-        task.train_batch(10**12, 4)["inputs"], make().train_batch(10**12, 4)["inputs"]
-    )
-    assert not torch.equal(whole["inputs"], make(seed=1).train_batch(0, 64)["inputs"])
-    validation = task.validation_batches(), make(seed=1).validation_batches()
-    assert all(torch.equal(a["inputs"], b["inputs"]) for a, b in zip(*validation, strict=True))
-
-
 class Knows:
     """A model that gives the right state up to a place, beyond it for the words of even number."""
 
