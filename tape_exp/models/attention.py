@@ -3,9 +3,8 @@
 :func:`attend` computes it by one of :data:`BACKENDS`; ``explicit`` is the reference of the others.
 :class:`Scores` is what the probabilities are made of.
 
-Shape suffixes: B batch, T queries, S keys (S >= T: earlier ones come from a cache), H heads of
-queries, K heads of keys and values (K divides H), D head dimension, C width of what is carried, N
-distances.
+Shape suffixes: B batch, T queries, S keys (S >= T: earlier ones come from a cache), H heads, D head
+dimension, C width of what is carried, N distances.
 """
 
 import functools
@@ -111,7 +110,7 @@ class Scores:
     The logit of query t and key s is q_t·k_s / √D + biases, for s <= t + S - T.
 
     Args:
-        q, k: (B, H, T, D) and (B, K, S, D); each key head serves H / K query heads in turn.
+        q, k: (B, H, T, D) and (B, H, S, D).
         biases: what is added to q·k / √D.
         positions: of the keys, (1 or B, S), for biases; None: 0 … S - 1.
         padding: (B,), how many of the first keys of each row no query sees. What queries in these
@@ -136,7 +135,7 @@ class Scores:
     def softmax(self, q: Tensor, k: Tensor, first: int) -> Tensor:
         """Of the queries q, from ``first`` on, over the keys k, up to the last one's own."""
         last = first + q.shape[2]
-        q, k = precise(q), repeated(precise(k), q.shape[1])
+        q, k = precise(q), precise(k)
         with full_precision(q):
             logits = (q / math.sqrt(q.shape[-1])) @ k.mT
             for bias in self.biases:
@@ -199,15 +198,15 @@ class Scores:
 
 
 def attend(
-    scores: Scores, v_BSKD: Tensor, carried_BSHC: Tensor | None = None, backend: str = "auto"
+    scores: Scores, v_BSHD: Tensor, carried_BSHC: Tensor | None = None, backend: str = "auto"
 ) -> tuple[Tensor, Tensor | None]:
     """Causal attention: softmax(logits) v, and the same probabilities times what is carried, which
     is eq. (f_attn) and eq. (g_attn) of the TAPE paper in one call.
 
     Args:
         scores: what the logits are made of.
-        v_BSKD: values.
-        carried_BSHC: what each query head averages besides, with 1 for B or H where all agree.
+        v_BSHD: values.
+        carried_BSHC: what each head averages besides, with 1 for B or H where all agree.
         backend: one of :data:`BACKENDS`, or ``auto``: see :func:`choose`.
 
     Returns:
@@ -216,7 +215,7 @@ def attend(
     Raises:
         ConfigError: the backend cannot do this; the message says why.
     """
-    v = v_BSKD.transpose(1, 2)
+    v = v_BSHD.transpose(1, 2)
     carried = None if carried_BSHC is None else carried_BSHC.transpose(1, 2)
     if backend == "auto":
         backend = choose(scores, carried)
@@ -225,7 +224,6 @@ def attend(
         raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
     D, both = v.shape[-1], v
     if carried is not None:
-        v = repeated(v, scores.q.shape[1])
         both = torch.cat([v, carried.to(v.dtype).expand(*v.shape[:3], -1)], -1)
     values, averaged = BACKENDS[backend](scores, both).transpose(1, 2).tensor_split((D,), -1)
     return values, None if carried is None else averaged
@@ -293,7 +291,7 @@ def explicit(scores: Scores, v: Tensor) -> Tensor:
     rows = ROWS if scores.q.device.type == "cpu" else T
     # Cut at the blocks' ends and joined, since each slice's gradient would be as long as the row.
     sizes = [scores.offset + min(rows, T), *(min(rows, T - t) for t in range(rows, T, rows))]
-    k, values = (x.split(sizes, 2) for x in (scores.k, repeated(v, scores.q.shape[1])))
+    k, values = scores.k.split(sizes, 2), v.split(sizes, 2)
     outputs = []
     for i, q in enumerate(scores.q.split(rows, 2), 1):
         p = scores.softmax(q, joined(k[:i]), (i - 1) * rows).to(v.dtype)
@@ -307,8 +305,7 @@ def sdpa(scores: Scores, v: Tensor) -> Tensor:
     Its fused kernels want values as wide as queries: the narrower are padded with zeros, but where
     cuDNN takes wider values as they are (:mod:`tape_exp.models.cudnn`).
     """
-    q, H = scores.q, scores.q.shape[1]
-    k, v = repeated(scores.k, H), repeated(v, H)
+    q, k = scores.q, scores.k
     (T, D), (S, width) = q.shape[2:], v.shape[2:]
     scale, on_cpu = 1 / math.sqrt(D), q.device.type == "cpu"
     plain = not scores.biases and scores.window is None and scores.padding is None and T == S
@@ -334,7 +331,7 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
     from flash_attn import flash_attn_func
 
     scale, wider = 1 / math.sqrt(scores.q.shape[-1]), v.shape[-1] - scores.q.shape[-1]
-    q, k = (F.pad(x, (0, wider)) for x in (scores.q, repeated(scores.k, v.shape[1])))
+    q, k = (F.pad(x, (0, wider)) for x in (scores.q, scores.k))
     slopes = None if scores.slopes is None else scores.slopes.float()
     window = (-1 if scores.window is None else scores.window.size - 1, -1)
     heads = (x.transpose(1, 2) for x in (q, k, v))
@@ -350,8 +347,7 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     """
     T, S = scores.q.shape[2], scores.k.shape[2]
     more = bucket(T) - T
-    heads = (repeated(x, scores.q.shape[1]) for x in (scores.q, scores.k, v))
-    q, k, v = (F.pad(x, (0, 0, 0, more)) for x in heads)
+    q, k, v = (F.pad(x, (0, 0, 0, more)) for x in (scores.q, scores.k, v))
     modifier = score_mod(scores, more) if scores.biases or scores.padding is not None else None
     blocks = causal_blocks.__wrapped__ if is_compiling() else causal_blocks  # a graph caches it
     # A model that is compiled makes it part of its own graph.
@@ -440,12 +436,6 @@ BACKENDS = {"explicit": explicit, "sdpa": sdpa, "flex": flex, "flash": flash}
 def joined(blocks: Sequence[Tensor]) -> Tensor:
     """Blocks of tokens, (B, H, T, D) each, as one."""
     return blocks[0] if len(blocks) == 1 else torch.cat([*blocks], 2)
-
-
-def repeated(x_BKSD: Tensor, heads: int) -> Tensor:
-    """(B, heads, S, D): each key head once for each query head that it serves."""
-    groups = heads // x_BKSD.shape[1]
-    return x_BKSD if groups == 1 else x_BKSD.repeat_interleave(groups, 1)
 
 
 def by_distance(table_HS: Tensor, T: int) -> Tensor:

@@ -116,12 +116,11 @@ class Block(nn.Module):
             turned = position.rotate(precise(q), precise(keys), x, state)
             q, k = (y.to(q.dtype) for y in turned)
             carried = position.carry(state) if self.updates_state else None
-        v = for_heads(v, k.shape[2])
         if context.cache is not None:
             new = {"k": k, "v": v} | ({} if carried is None else {"carried": carried})
             cached = context.cache.extend(self.layer, new)
             k, v, carried = cached["k"], cached["v"], cached.get("carried")
-        scores = self._scores(q, k, x, context)
+        scores, v = self._scores(q, k, x, context), for_heads(v, q.shape[2])
         if context.watch is not None:
             context.watch(self, scores, state)
         values, averaged = (self.attend or attend)(scores, v, carried, self.backend)
@@ -141,7 +140,8 @@ class Block(nn.Module):
             found = self.position.bias(precise(q), precise(k), x_BTC, context.positions_BS)
             biases = found if isinstance(found, list) else [] if found is None else [found]
             positions = None if context.consecutive else context.positions_BS
-            q, k, padding = q.transpose(1, 2), k.transpose(1, 2), context.padding_B
+            q, k = q.transpose(1, 2), for_heads(k, q.shape[2]).transpose(1, 2)
+            padding = context.padding_B
             scores = Scores(q, k, tuple(biases), positions, padding, self.window)
             if self.ssmax is None:
                 return scores

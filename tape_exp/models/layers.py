@@ -53,13 +53,9 @@ def kinds_of(model: Any) -> list[LayerKind]:
             f"model.{unknown[0]} is not a key of a pattern of layers; give it to an entry, as in "
             "model=[{name:rope,window:16},nope]."
         )
-    entries = model["layers"]
-    made: dict[str, LayerKind] = {}
-    written = [json.dumps(entry, sort_keys=True) for entry in entries]
-    for i, (text, entry) in enumerate(zip(written, entries, strict=True)):
-        if text not in made:
-            made[text] = _kind(entry, f"model.layers.{i}")
-    return [made[text] for text in written]
+    entries = [json.dumps(entry, sort_keys=True) for entry in model["layers"]]
+    kinds = {one: _kind(json.loads(one), f"model.layers.{entries.index(one)}") for one in entries}
+    return [kinds[one] for one in entries]
 
 
 def _kind(node: Mapping[str, Any], section: str) -> LayerKind:

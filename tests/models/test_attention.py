@@ -28,16 +28,14 @@ from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder
 
 
-def case(
-    T=13, S=13, kv_heads=4, carried_heads=4, kinds="", carried=True, window=None, factor=False
-):
+def case(T=13, S=13, carried_heads=4, kinds="", carried=True, window=None, factor=False):
     """Scores, values and what is carried, in fp64, and the tensors that learn."""
     generator = torch.Generator().manual_seed(0)
 
     def make(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
 
-    q, k, v = make(2, T, 4, 8), make(2, S, kv_heads, 8), make(2, S, kv_heads, 6)
+    q, k, v = make(2, T, 4, 8), make(2, S, 4, 8), make(2, S, 4, 6)
     makers = {
         "dense": (lambda x: Dense(x), (1, 4, T, S)),
         "rows": (lambda x: Dense(x), (2, 4, T, S)),
@@ -66,8 +64,8 @@ def call(scores, v, carried, learns, backend):
 CASES = [
     {},
     {"kinds": "dense keys distance", "carried": False},
-    {"kinds": "rows", "kv_heads": 2},
-    {"T": 5, "S": 13, "kv_heads": 2},
+    {"kinds": "rows"},
+    {"T": 5, "S": 13},
     {"T": 140, "S": 300, "kinds": "dense keys"},
     {"T": 3, "S": 12, "window": Window(5, 2), "kinds": "distance"},
     {"T": 300, "S": 300, "window": Window(7), "carried": False},

@@ -10,16 +10,14 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models import export
 from tape_exp.models.conformance import randomise
-from tape_exp.models.hf import TapeExpForCausalLM
 from tape_exp.models.trace import trace
 from tape_exp.runs import rerun
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.from_config import blank_parts
-from tests.conftest import make_decoder, model_of
+from tests.conftest import make_decoder
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -48,18 +46,6 @@ def test_what_no_layer_reaches_changes_no_bit(name, sinks, T, arch):
     changed[0, 1] = (tokens[0, 1] + 3) % 14
     moved = (logits_of(model, changed) != before).any(-1)[0]
     assert moved[8:].all() if sinks else not moved[8:].any()
-
-
-@pytest.mark.parametrize(
-    "pattern", ["[tape,{name:rope,window:5,sinks:2,ssmax:true}]", "[randpe,nope]", "[rope,abacus]"]
-)
-def test_patterns_are_exported(pattern, arch, tmp_path):
-    model = make_decoder(pattern, replace(arch, layers=4)).eval()
-    randomise(model)
-    export.save(model, tmp_path / "exported", None, model=model_of(pattern))
-    again = TapeExpForCausalLM.from_pretrained(tmp_path / "exported")
-    expected = model(TOKENS, sampler=RowSampler(0, "positions"))
-    assert torch.equal(again(TOKENS).logits, expected)
 
 
 @pytest.mark.parametrize("name", ["tape", "rope_window", "learned"])
