@@ -62,7 +62,7 @@ def find(cfg: DictConfig) -> Path | None:
     if path.is_file() or (path.is_dir() and not is_task(spec)):
         whole = path.is_file() or (path / "config.json").is_file()
         return path if whole else last_checkpoint(path)
-    if spec.count("/") == 1 and not spec.startswith((".", "/", "~", f"{cfg.runs}/")):
+    if spec.count("/") == 1 and not spec.startswith((".", "/", "~", "runs/", f"{cfg.runs}/")):
         from tape_exp.models import llama
 
         return llama.fetch(spec, f"checkpoint={spec}, which is no folder here")

@@ -58,6 +58,7 @@ def test_each_combination_is_one_run(words, runs):
             ["task=pg19", "checkpoint=nowhere"],
             "checkpoint=nowhere is neither a file, nor the folder of a run",
         ),
+        (["checkpoint=runs/foo"], "runs/foo is neither a file, nor the folder of a run or a"),
         (["trainer.micro_batch=0"], "trainer.micro_batch=0 should be greater"),
     ],
 )
