@@ -9,7 +9,6 @@ from pathlib import Path
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
 
 from tape_exp.launch.slurm import Job
 from tape_exp.runs.directory import RunDirectory
@@ -29,12 +28,19 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
         ConfigError: a word is wrong, or a run cannot start.
     """
     words = [word for word in words if not word.startswith("slurm.")]
-    if any(word.isidentifier() for word in words):
-        return _jobs_of_artifacts(words)
-    jobs = [_job(choice, compose_config(choice)) for choice in combinations(words)]
-    for job in jobs:
-        job.folder = RunDirectory(job.cfg).path
-    return jobs
+    if not any(word.isidentifier() for word in words):
+        composed = [(choice, compose_config(choice)) for choice in combinations(words)]
+        return [Job(choice, RunDirectory(cfg).path, cfg) for choice, cfg in composed]
+    from tape_exp.paper import runner  # imports matplotlib
+    from tape_exp.paper.words import requested
+
+    jobs: dict[str | None, Job] = {}
+    for key, run in runner.jobs_of(*requested(words), recorded=True).items():
+        level = jobs[run.needs].level + 1 if run.needs else 0
+        jobs[key] = Job(run.words, None, run.cfg, run.recorded, level)
+        with suppress(ConfigError):  # the run that it starts from is not finished
+            jobs[key].folder = RunDirectory(run.cfg).path
+    return sorted(jobs.values(), key=lambda job: job.level)
 
 
 def sweep_folder(jobs: Sequence[Job]) -> Path:
@@ -56,22 +62,3 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
             for override in OverridesParser.create(loader).parse_overrides(list(words))
         ]
     return [list(choice) for choice in dict.fromkeys(product(*choices))]
-
-
-def _job(words: list[str], cfg: DictConfig, level: int = 0, recorded: bool = False) -> Job:
-    steps = cfg.task.optim.max_steps if "optim" in cfg.task else None
-    return Job(words, None, steps, recorded, level, cfg)
-
-
-def _jobs_of_artifacts(words: Sequence[str]) -> list[Job]:
-    from tape_exp.paper.runner import jobs_of  # these two import matplotlib
-    from tape_exp.paper.words import requested
-
-    jobs: list[Job] = []
-    levels: dict[str | None, int] = {None: -1}
-    for key, run in jobs_of(*requested(words), recorded=True).items():
-        levels[key] = levels[run.needs] + 1
-        jobs.append(_job(run.words, run.cfg, levels[key], run.recorded))
-        with suppress(ConfigError):  # the run that it starts from is not finished
-            jobs[-1].folder = RunDirectory(run.cfg).path
-    return sorted(jobs, key=lambda job: job.level)

@@ -19,18 +19,22 @@ class Job:
     Args:
         words: its overrides; ``tape-exp train <words>`` is the run.
         folder: its run directory; None if that depends on another run which is not finished.
-        steps: its optimizer steps; None if it does not train.
+        cfg: its config, where it was composed.
         recorded: it has a record, or every run that starts from it has one.
         level: 0 if it starts from no run of the sweep, else one more than the level of that run.
-        cfg: its config, where it was composed.
+        steps: its optimizer steps; None if it does not train.
     """
 
     words: list[str]
     folder: Path | None
-    steps: int | None
+    cfg: Any = field(default=None, repr=False)
     recorded: bool = False
     level: int = 0
-    cfg: Any = field(default=None, repr=False)
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.cfg is not None and "optim" in self.cfg.task:
+            self.steps = self.cfg.task.optim.max_steps
 
     @property
     def line(self) -> str:
@@ -58,7 +62,8 @@ def read_jobs(sweep: Path) -> list[Job]:
     for line in (sweep / "jobs.tsv").read_text().splitlines():
         words, folder, steps, recorded = line.split("\t")
         path = sweep.parents[1] / folder if folder else None
-        jobs.append(Job(shlex.split(words), path, int(steps) if steps else None, bool(recorded)))
+        own = {"recorded": bool(recorded), "steps": int(steps) if steps else None}
+        jobs.append(Job(shlex.split(words), path, **own))  # type: ignore[arg-type]
     return jobs
 
 

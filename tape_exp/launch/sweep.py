@@ -61,8 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_intermixed_args(arguments)
     jobs = jobs_of(args.words)
     for job in jobs:
-        if not job.line.isprintable():
-            raise ConfigError(f"{job.line!r} does not fit on a line; remove its control character.")
         if not job.recorded:
             blank_parts(job.cfg)
     sweep = sweep_folder(jobs)
@@ -74,15 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sweep.mkdir(parents=True, exist_ok=True)
     with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
         (sweep / "logs").mkdir(exist_ok=True)
-        began = (sweep / "jobs.tsv").exists()
         write_jobs(jobs, sweep)
         write_atomically(sweep / "script.sh", script)
-        try:
-            ids = submit(jobs, sweep, args.cap)
-        except (ConfigError, OSError):
-            if not began:
-                (sweep / "jobs.tsv").unlink()  # which status would take for a sweep
-            raise
+        ids = submit(jobs, sweep, args.cap)
     if ids:
         status = shlex.join(["tape-exp", "status", *args.words])
         print(f"Watch:  watch -n 30 {shlex.quote(status)}\nLogs:   {sweep}/logs")

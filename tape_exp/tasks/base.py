@@ -265,7 +265,6 @@ class Task(LightningDataModule):
         per_step = self.trainer.accumulate_grad_batches
         workers = self.surroundings.workers
         return TimedLoader(
-            self,
             dataset,
             batch_size=None,
             sampler=range(self.trainer.global_step * per_step, self.optim.max_steps * per_step),
@@ -305,16 +304,14 @@ NO_OPTIM = Optim(batch=1, max_steps=1, lr=1e-4)  # of a task that trains nothing
 class TimedLoader(DataLoader):
     """Adds the time that its user waits for a batch to ``task.waited``."""
 
-    def __init__(self, task: Task, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.task = task
+    dataset: "MicroBatches"
 
     def __iter__(self) -> Any:
         batches = super().__iter__()
         while True:
             began = time.perf_counter()
             batch = next(batches, None)
-            self.task.waited += time.perf_counter() - began
+            self.dataset.task.waited += time.perf_counter() - began
             if batch is None:
                 return
             yield batch
@@ -326,12 +323,16 @@ class TimedLoader(DataLoader):
         return int(self.sampler.stop)  # type: ignore[attr-defined]
 
 
+@dataclass(eq=False)
 class MicroBatches(Dataset):
     """Item i is micro-batch i of one process, a slice of its share of a global batch."""
 
-    def __init__(self, task: Task, rows: int, share: int, rank: int, world: int) -> None:
-        self.task, self.rows, self.share, self.rank, self.world = task, rows, share, rank, world
-        self._made: tuple[int, Batch] | None = None  # the share that is being sliced
+    task: Task
+    rows: int
+    share: int
+    rank: int
+    world: int
+    _made: tuple[int, Batch] | None = None  # the share that is being sliced
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """The slice, ``loss_tokens`` of the whole share, and the number of its ``first`` row."""
