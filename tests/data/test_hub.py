@@ -50,7 +50,6 @@ class Hub(ThreadingHTTPServer):
         # Repository or its files: status and X-Error-Code.
         self.refused: dict[str, tuple[int, str]] = {}
         self.requests: list[str] = []
-        self.cut = 0  # so many answers break off in the middle of a file
 
     def commit(self, repository: str, files: dict[str, bytes]) -> str:
         """Add a commit; returns its forty digits."""
@@ -167,9 +166,6 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        if self.server.cut and status == 206:
-            self.server.cut -= 1
-            body = body[: len(body) // 2]
         self.wfile.write(body)
 
     def log_message(self, *_) -> None:
@@ -223,30 +219,27 @@ def pile(documents: list[str]) -> bytes:
     return zstandard.compress(b"".join(rows))
 
 
+def zipped(documents: list[str]) -> bytes:
+    return gzip.compress(lines(documents))
+
+
 REPOSITORIES = {
     "allenai/c4": {
-        f"en/c4-train.{i:05d}-of-00004.json.gz": gzip.compress(lines(TRAIN[3 * i : 3 * i + 3]))
-        for i in range(4)
-    }
-    | {
-        f"en/c4-validation.{i:05d}-of-00002.json.gz": gzip.compress(lines(HELD_OUT[i : i + 1]))
-        for i in range(2)
-    }
-    | {
-        "realnewslike/c4-train.00000-of-00001.json.gz": gzip.compress(lines(["other"])),
+        **{f"en/c4-train.0000{i}-of-4.json.gz": zipped(TRAIN[3 * i : 3 * i + 3]) for i in range(4)},
+        **{f"en/c4-validation.0000{i}-of-2.json.gz": zipped([HELD_OUT[i]]) for i in range(2)},
+        "realnewslike/c4-train.00000-of-1.json.gz": zipped(["other"]),
         "README.md": b"# C4",
     },
     "emozilla/pg19": {
-        f"data/train-{i:05d}-of-00003.parquet": table(TRAIN[4 * i : 4 * i + 4]) for i in range(3)
-    }
-    | {
-        "data/validation-00000-of-00001.parquet": table(HELD_OUT),
-        "data/test-00000-of-00001.parquet": table(["other"]),
+        **{f"data/train-0000{i}-of-3.parquet": table(TRAIN[4 * i : 4 * i + 4]) for i in range(3)},
+        "data/validation-00000-of-1.parquet": table(HELD_OUT),
+        "data/test-00000-of-1.parquet": table(["other"]),
     },
     "monology/pile-uncopyrighted": {
-        f"train/{i:02d}.jsonl.zst": pile(TRAIN[6 * i : 6 * i + 6]) for i in range(2)
-    }
-    | {"val.jsonl.zst": pile(HELD_OUT), "test.jsonl.zst": pile(["other"])},
+        **{f"train/0{i}.jsonl.zst": pile(TRAIN[6 * i : 6 * i + 6]) for i in range(2)},
+        "val.jsonl.zst": pile(HELD_OUT),
+        "test.jsonl.zst": pile(["other"]),
+    },
 }
 CORPORA = {"c4": "allenai/c4", "pg19": "emozilla/pg19", "github": "monology/pile-uncopyrighted"}
 
@@ -281,32 +274,20 @@ def test_corpora_are_read_as_they_were_written(hub, name):
     assert read(corpus(name), "test") == (HELD_OUT if name == "c4" else ["other"])
 
 
-def test_an_answer_that_breaks_off_is_asked_for_again(hub, monkeypatch):
-    publish(hub)
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    hub.cut = 2
-    assert read(corpus("c4")) == TRAIN
-    assert hub.cut == 0
-
-
 def test_a_hub_that_goes_away_is_told(hub, monkeypatch):
     publish(hub)
     monkeypatch.setattr("time.sleep", lambda _: None)
     stream = corpus("c4").documents("train")
     assert [next(stream) for _ in range(3)] == TRAIN[:3]
     hub.stop()
-    with pytest.raises(
-        ConfigError, match=r"00001-of-00004.json.gz cannot be read after 0 .*reached"
-    ):
+    with pytest.raises(ConfigError, match=r"00001-of-4.json.gz cannot be read after 0 .*reached"):
         next(stream)
 
 
 def test_fingerprint_follows_the_commit(hub):
     first = publish(hub)
     before = corpus("c4").fingerprint("train")
-    second = hub.commit(
-        "datasets/allenai/c4", {"en/c4-train.00000-of-00001.json.gz": gzip.compress(lines(["new"]))}
-    )
+    second = hub.commit("datasets/allenai/c4", {"en/c4-train.00000-of-1.json.gz": zipped(["new"])})
     after = corpus("c4").fingerprint("train")
     assert before != after
     hub.requests.clear()
@@ -335,15 +316,9 @@ def test_cached_tokens_of_a_commit_need_no_hub(hub, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (
-            {"files": {"train": ["fr/*.json.gz"]}},
-            r"has no file like \['fr/\*\.json\.gz'\] at main\. Set files\.train",
-        ),
-        ({"repository": None}, "needs repository"),
+        ({"files": {"train": ["fr/*.json.gz"]}}, r"has no file like .*Set files\.train"),
         ({"repository": "a/b/c"}, "text c4: the hub .*a/b/c"),
-        ({"repository": "c4", "revision": 40 * "0"}, "text c4: the hub .*c4"),
-        ({"revision": "v2"}, "text c4: the hub .*(v2|0000)"),
-        ({"revision": 40 * "0"}, "text c4: the hub .*(v2|0000)"),
+        ({"revision": 40 * "0"}, "text c4: the hub .*0000"),
     ],
 )
 def test_wrong_settings_are_told(hub, tmp_path, options, told):
@@ -444,19 +419,17 @@ READERS = {  # a repository, whoever reads it, and what is told instead
 
 
 @pytest.mark.parametrize("repository", READERS)
-@pytest.mark.parametrize(
-    ("status", "code", "told"),
-    [
-        (404, "RepoNotFound", r"the hub refuses it \("),
-        (403, "GatedRepo", r"the hub refuses it \("),
-        (400, "", r"the hub cannot give it \("),
-    ],
-)
-def test_a_refusal_is_told(hub, tmp_path, repository, status, code, told):
+def test_a_refusal_is_told(hub, tmp_path, repository):
     publish(hub)
     hub.commit(f"models/{LLAMA}", LLAMA_FILES)
     hub.commit(SCROLLS, {"qasper.zip": scrolls_zip("qasper", "qasper/")})
-    hub.refused[repository] = (status, code)
     reads, instead = READERS[repository]
-    with pytest.raises(ConfigError, match=f"{told}.*{instead}"):
-        reads(tmp_path)
+    for answer, told in (
+        ((404, "RepoNotFound"), r"the hub refuses it \("),
+        ((403, "GatedRepo"), r"the hub refuses it \("),
+        ((400, ""), r"the hub cannot give it \("),
+    ):
+        hub.refused[repository] = answer
+        HfFileSystem.clear_instance_cache()
+        with pytest.raises(ConfigError, match=f"{told}.*{instead}"):
+            reads(tmp_path)

@@ -203,7 +203,7 @@ def check(example: Example, tokenizer: Tokenizer, encoded, max_length: int) -> N
 
 @pytest.mark.parametrize("kind", ["byte", "bpe", "marking"])
 @given(data=st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_every_example_is_cut_to_every_length(kind, request, data):
     tokenizer = request.getfixturevalue(kind)
     letters = st.sampled_from("ab ce. \nThe漢ü€😀")
@@ -286,21 +286,17 @@ def test_only_the_answer_has_labels(byte):
     )
 
 
-def test_the_real_qmsum(bpe, byte):
+def test_the_real_qmsum(bpe):
     if not (QMSUM / "validation.jsonl.gz").exists():
         pytest.skip("the SCROLLS files of ../shared/data are not here")
     examples = read("qmsum", "validation", "local", str(QMSUM.parent))
     assert len(examples) == 272
-    assert examples == read("qmsum", "validation", "local", str(QMSUM))
-    assert (
-        len({id(e.document) for e in examples}) < 40
-    )  # questions on one meeting share its transcript
+    assert len({id(e.document) for e in examples}) < 40  # one meeting's share its transcript
     with gzip.open(QMSUM / "validation.jsonl.gz", "rt") as file:
         for example, fields in zip(examples, map(json.loads, file), strict=True):
             assert f"{example.question}\n\n{example.document}" == fields["input"]
             assert example.references == [fields["output"].strip()]
-    for tokenizer, max_length in ((bpe, 1024), (byte, 512)):
-        for example in examples:
-            encoded = encode(example, tokenizer, max_length)
-            check(example, tokenizer, encoded, max_length)
-            assert len(encoded[0]) + len(encoded[1]) == max_length
+    for example in examples[::9]:
+        encoded = encode(example, bpe, 1024)
+        check(example, bpe, encoded, 1024)
+        assert len(encoded[0]) + len(encoded[1]) == 1024
