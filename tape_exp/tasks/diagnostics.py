@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
-from torch import Tensor
 
 from tape_exp.data.batch import IGNORE
 from tape_exp.machine.processes import gather, share
@@ -105,10 +104,10 @@ class Diagnostics(Analysis):
         losses: list[tuple[np.ndarray, np.ndarray]] = []
         for number, counts in progress(share(range(self.rows)[:limit]), "reading windows"):
             nll_T = self._losses(model, number)
-            by_context = [self._with_context(model, number, n) for n in self.contexts]
+            shorter = [self._with_context(model, number, n) for n in self.contexts]
             if counts:
                 by_range = [nll_T[a - 1 : b].mean() for a, b in positions]
-                losses.append((np.array(by_range), np.array(by_context)))
+                losses.append((np.array(by_range), np.array(shorter)))
         uses: list[dict[int, dict[str, np.ndarray]]] = []
         for number, counts in progress(share(range(self.traced)[:limit]), "looking at attention"):
             use = self._attention(model, number)
@@ -116,13 +115,28 @@ class Diagnostics(Analysis):
         every = [pair for process in gather(losses) for pair in process]
         losses_NP, losses_NC = (np.stack(values) for values in zip(*every, strict=True))
         layers = [layer for process in gather(uses) for layer in process]
-        tables = {"loss_by_position": position_rows(positions, losses_NP)}
-        tables["loss_by_context"] = context_rows(self.contexts, losses_NC)
+        by_position: list[Row] = [
+            {"from": a, "to": b, **mean_row("loss", values)}
+            for (a, b), values in zip(positions, losses_NP.T, strict=True)
+        ]
+        by_context = context_rows(self.contexts, losses_NC)
+        tables: dict[str, list[Row]] = {
+            "loss_by_position": by_position,
+            "loss_by_context": by_context,
+        }
         tables |= attention_tables(layers, self.length, self.sinks)
+        name = self.text.label
+        found: Row = {"effective_context": effective_context(by_context, self.margin)}
+        found["best_context"] = min(by_context, key=lambda row: row["loss"])["context"]
+        metrics = {f"{name}/{key}": value for key, value in found.items()}
+        metrics |= {f"{name}/last_perplexity@{r['context']}": r["perplexity"] for r in by_context}
+        for row in tables["attention_layers"]:
+            for measure, times in (("sinks", 100), ("distance", 1), ("entropy", 1)):
+                metrics[f"attention/{measure}@{row['layer']}"] = times * row[measure]
         facts = {
             "model": starting_weights.title(begun) if begun else "untrained",
             "trained_length": trained,
-            "text": self.text.label,
+            "text": name,
             "length": self.length,
             "windows": len(every),
             "traced": len(layers),
@@ -130,27 +144,8 @@ class Diagnostics(Analysis):
             "margin": self.margin,
             "sinks": self.sinks,
         }
-        metrics = self._metrics(tables)
-        found = ("effective_context", "best_context")
-        tables["summary"] = [facts | {key: metrics[f"{self.text.label}/{key}"] for key in found}]
+        tables["summary"] = [facts | found]
         return Evaluation(metrics, tables=tables, record_tables=True)
-
-    def _metrics(self, tables: dict[str, list[Row]]) -> dict[str, float]:
-        """``<text>/effective_context`` and ``best_context``, which has the lowest loss;
-        ``<text>/last_perplexity@<context>``; ``attention/sinks@<layer>`` in percent, ``distance``
-        in tokens and ``entropy`` in nats.
-        """
-        name, rows = self.text.label, tables["loss_by_context"]
-        best = min(rows, key=lambda row: row["loss"])["context"]
-        metrics: dict[str, float] = {
-            f"{name}/effective_context": effective_context(rows, self.margin)
-        }
-        metrics[f"{name}/best_context"] = best
-        metrics |= {f"{name}/last_perplexity@{row['context']}": row["perplexity"] for row in rows}
-        for row in tables["attention_layers"]:
-            for measure, times in (("sinks", 100), ("distance", 1), ("entropy", 1)):
-                metrics[f"attention/{measure}@{row['layer']}"] = times * row[measure]
-        return metrics
 
     def _losses(self, model: Model, number: int) -> np.ndarray:
         """Of every token of a window, (T,) fp64."""
@@ -201,44 +196,31 @@ def ranges(length: int, per_doubling: int, *also: int) -> list[tuple[int, int]]:
     return [(before + 1, end) for before, end in zip([0, *last], last, strict=False)]
 
 
-def interval(values: np.ndarray) -> tuple[float | None, float | None]:
-    """The 95 % interval of the mean over units, by Student's t; none for a single one."""
-    if len(values) < 2:
-        return None, None
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(len(values) - 1, 0.975)) * values.std(ddof=1) / math.sqrt(len(values))
-    return rounded(values.mean() - half), rounded(values.mean() + half)
-
-
 def rounded(value: Any) -> float:
     """Six significant digits, as records hold them."""
     return float(f"{float(value):.6g}")
 
 
-def position_rows(positions: Sequence[tuple[int, int]], losses_NP: np.ndarray) -> list[Row]:
-    """The mean loss of each range of positions over windows, and its interval."""
-    rows = []
-    for (first, last), values in zip(positions, losses_NP.T, strict=True):
-        low, high = interval(values)
-        row = {"from": first, "to": last, "loss": rounded(values.mean()), "low": low, "high": high}
-        rows.append(row)
-    return rows
+def mean_row(name: str, values: np.ndarray, before: str = "") -> Row:
+    """The mean over units and its 95 % interval by Student's t, which a single one has not."""
+    from scipy.stats import sem, t
+
+    low = high = None
+    if len(values) > 1:
+        half = t.ppf(0.975, len(values) - 1) * sem(values)
+        low, high = rounded(values.mean() - half), rounded(values.mean() + half)
+    return {name: rounded(values.mean()), f"{before}low": low, f"{before}high": high}
 
 
 def context_rows(contexts: Sequence[int], losses_NC: np.ndarray) -> list[Row]:
     """The mean loss with each context, and how far it is above that of the best, window by window:
     the tokens are the same.
     """
-    rows, best = [], losses_NC.mean(0).argmin()
+    rows, best_N = [], losses_NC[:, losses_NC.mean(0).argmin()]
     for context, values in zip(contexts, losses_NC.T, strict=True):
-        row: Row = {"context": context, "loss": rounded(values.mean())}
-        row["low"], row["high"] = interval(values)
+        row: Row = {"context": context, **mean_row("loss", values)}
         row["perplexity"] = rounded(math.exp(min(values.mean(), 700)))
-        excess = values - losses_NC[:, best]
-        row["excess"] = rounded(excess.mean())
-        row["excess_low"], row["excess_high"] = interval(excess)
-        rows.append(row)
+        rows.append(row | mean_row("excess", values - best_N, "excess_"))
     return rows
 
 
@@ -252,19 +234,17 @@ def effective_context(rows: Sequence[Row], margin: float) -> int:
 def reduced(use: AttentionUse, positions: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
     """A layer's means over queries: of each range of positions, and of the second half by head."""
     half = use.first.shape[-1] // 2
-
-    def by_position(values_BHT: Tensor) -> np.ndarray:
-        mean_T = values_BHT.double().mean(dim=(0, 1)).cpu().numpy()
-        return np.array([mean_T[a - 1 : b].mean() for a, b in positions])
-
-    def by_head(values_BHT: Tensor) -> np.ndarray:
-        return values_BHT[..., half:].double().mean(dim=(0, 2)).cpu().numpy()
-
-    kept = {"by distance": use.by_distance[:, :, half:].double().mean(dim=(0, 1, 2)).cpu().numpy()}
-    for name, values in (("sinks", use.first), ("entropy", use.entropy)):
-        kept |= {f"{name} by position": by_position(values), name: by_head(values)}
-    kept["distance"] = by_head(use.distance)
-    return kept if use.norms is None else kept | {"norms": use.norms.double().cpu().numpy()}
+    late = use.by_distance[:, :, half:].double().mean(dim=(0, 1, 2))
+    kept = {"by distance": late} | ({} if use.norms is None else {"norms": use.norms.double()})
+    for name, values in (
+        ("sinks", use.first),
+        ("entropy", use.entropy),
+        ("distance", use.distance),
+    ):
+        mean_T = values.double().mean(dim=(0, 1))
+        kept[name] = values[..., half:].double().mean(dim=(0, 2))
+        kept[f"{name} by position"] = torch.stack([mean_T[a - 1 : b].mean() for a, b in positions])
+    return {name: values.cpu().numpy() for name, values in kept.items()}
 
 
 def attention_tables(
@@ -273,30 +253,33 @@ def attention_tables(
     """Means over windows of what :func:`reduced` gives, and the same of uniform attention;
     probabilities are from 0 to 1.
     """
+    positions, distances = ranges(length, 2), [(0, 0), *ranges(length - 1, 1)]
+    seen = np.arange(1, length + 1)
+    late = seen[length // 2 :]
+    uniform = {
+        "sinks": [np.minimum(sinks / seen[a - 1 : b], 1).mean() for a, b in positions],
+        "entropy": [np.log(seen[a - 1 : b]).mean() for a, b in positions],
+        "distance": [
+            ((np.minimum(b + 1, late) - np.minimum(a, late)) / late).mean() for a, b in distances
+        ],
+    }
     tables: dict[str, list[Row]] = {
         f"attention_{name}": [] for name in ("sinks", "distance", "entropy", "layers")
     }
     turning: list[Row] = []
-    positions, distances = ranges(length, 2), [(0, 0), *ranges(length - 1, 1)]
-    seen = np.arange(1, length + 1)
-    late = seen[length // 2 :]
     for layer in sorted(windows[0]):
         names = windows[0][layer]
         mean = {name: np.mean([window[layer][name] for window in windows], 0) for name in names}
-        for n, (a, b) in enumerate(positions):
-            among = seen[a - 1 : b]
-            for table, name, uniform in (
-                ("sinks", "probability", np.minimum(sinks / among, 1)),
-                ("entropy", "entropy", np.log(among)),
-            ):
-                row: Row = {"layer": layer, "from": a, "to": b}
-                row |= {name: rounded(mean[f"{table} by position"][n])}
-                tables[f"attention_{table}"].append(row | {"uniform": rounded(uniform.mean())})
-        for (a, b), probability in zip(distances, mean["by distance"], strict=True):
-            uniform = (np.minimum(b + 1, late) - np.minimum(a, late)) / late
-            row = {"layer": layer, "from": a, "to": b, "probability": rounded(probability)}
-            tables["attention_distance"].append(row | {"uniform": rounded(uniform.mean())})
-        row = {"layer": layer}
+        for table, value, own, places in (
+            ("sinks", "probability", mean["sinks by position"], positions),
+            ("entropy", "entropy", mean["entropy by position"], positions),
+            ("distance", "probability", mean["by distance"], distances),
+        ):
+            tables[f"attention_{table}"] += [
+                {"layer": layer, "from": a, "to": b, value: rounded(x), "uniform": rounded(u)}
+                for (a, b), x, u in zip(places, own, uniform[table], strict=True)
+            ]
+        row: Row = {"layer": layer}
         for measure in ("sinks", "distance", "entropy"):
             heads = mean[measure]
             row[measure] = rounded(heads.mean())
