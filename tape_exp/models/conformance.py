@@ -39,9 +39,8 @@ def require(holds: Any, sentence: str) -> None:
 
 def random_decoder(model: Model, arch: Arch = ARCH, std: float = 0.3, **options: Any) -> Decoder:
     """A decoder whose positional parameters are random and whose attention is far from uniform."""
-    # a layer for each entry of a pattern
-    arch = replace(arch, layers=max(arch.layers, len(model.get("layers", []))))
-    decoder = Decoder(arch, kinds_of(model), **options)
+    layers = max(arch.layers, len(model.get("layers", [])))  # one for each entry of a pattern
+    decoder = Decoder(replace(arch, layers=layers), kinds_of(model), **options)
     randomise(decoder, std)
     return decoder
 

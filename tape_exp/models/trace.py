@@ -1,5 +1,5 @@
 """What attention looks at, layer by layer: its probabilities and the dot products of positions, or
-numbers of them that grow with the tokens only.
+measures of them.
 
 Shape suffixes: B batch, T tokens (queries, then keys), H heads, D head dimension, N ranges of
 distances, M frequencies.
@@ -63,9 +63,7 @@ class Trace:
 def rotation_matrices(
     position: PositionEncoding, state: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """The matrices of queries and keys that a layer's state stands for, where its encoding turns
-    them by such.
-    """
+    """The matrices of queries and keys that a layer's state stands for, if any turn them."""
     return position.matrices(state) if isinstance(position, RoPE) and state is not None else None
 
 
@@ -167,9 +165,8 @@ def attention_use(
 
 
 def _norms(block: Block, scores: Scores, state: Tensor | None) -> Tensor | None:
-    """The mean norm of the channels of each frequency, queries and keys: (2, M); xPos's scales are
-    in it. None where channels do not turn, or more than two of them together, as TAPE's blocks of R
-    above 2 do.
+    """The mean norm of the channels of each frequency, queries and keys: (2, M). None where
+    channels do not turn, or more than two of them together, as TAPE's blocks of R above 2 do.
     """
     if not isinstance(block.position, ROTATING):
         return None

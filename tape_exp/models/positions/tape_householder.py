@@ -111,9 +111,8 @@ class HouseholderTAPE(TensorTAPE):
 def products(xi_BTNHMR: Tensor) -> Tensor:
     """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ): (B, T, H, M, R, R).
 
-    More than :data:`BLOCK` tokens are taken in blocks: the product within each by the triangular
-    inverse, and what it begins with as the product of the blocks before. So time and memory grow
-    with T, and not with its square.
+    In blocks of :data:`BLOCK` tokens: the product within each by the triangular inverse, times that
+    of the blocks before, so that time and memory grow with T and not with its square.
     """
     B, T = xi_BTNHMR.shape[:2]
     if T <= BLOCK:
