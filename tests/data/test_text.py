@@ -4,6 +4,7 @@ say what to change.
 
 import gzip
 import json
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -116,9 +117,6 @@ def test_a_broken_row_is_told(row, told, tmp_path):
     ("name", "content"),
     [
         ("train.jsonl.gz", b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 99),
-        ("train.jsonl.xz", b"\xfd7zXZ\0" + b"\xff" * 99),
-        ("train.jsonl.zst", b"(\xb5/\xfd" + b"\xff" * 99),
-        ("train.jsonl.bz2", b"BZh9" + b"\xff" * 99),
         ("train.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"),
     ],
 )
@@ -157,7 +155,7 @@ def test_builtin_text_is_split_without_overlap():
         else:
             documents = {s: set(read(text, s)) for s in ("train", "validation", "test")}
         assert len(documents["train"]) > 8 * len(documents["validation"]) > 0
-        assert sum(map(len, read(text, "test"))) > 10_000
+        assert sum(map(len, islice(text.documents("test"), 20))) > 10_000
         assert not documents["train"] & documents["validation"]
         assert not documents["train"] & documents["test"]
 
