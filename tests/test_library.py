@@ -175,33 +175,22 @@ def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path
     assert measured.model.head.weight.equal(run.model.head.weight)
 
 
-def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
+@pytest.mark.parametrize(
+    ("record", "done", "message"),
+    [
+        ({}, False, r"is not finished\."),  # the run has begun again
+        ({"config_hash": "0123456789"}, True, r"record\.json is of other weights than step0"),
+        *((text, True, r"\.json .*restore or remove it") for text in ("{", "[]", '{"run": "x"}')),
+    ],
+)
+def test_what_is_no_finished_run_is_refused(record, done, message, loaded, tmp_path):
     with pytest.raises(ConfigError, match="is not the folder of a run: it has no config"):
         te.load(tmp_path)
-    half = tmp_path / "half"
-    half.mkdir()
-    for name in ("config.yaml", "checkpoints"):
-        (half / name).symlink_to(loaded.folder / name)
-    (half / "record.json").symlink_to(loaded.folder / "record.json")
-    with pytest.raises(ConfigError, match=r"half is not finished\."):  # the run has begun again
-        te.load(half)
-    (half / "DONE").touch()
-    assert te.load(half).record == te.load(loaded.folder).record
-    (half / "record.json").unlink()
-    other = {"run": "of-another-seed0-0123456789", "config_hash": "0123456789"}
-    (half / "record.json").write_text(
-        json.dumps(te.load(loaded.folder).record | other | {"seed": 0})
-    )
-    with pytest.raises(ConfigError, match=r"record\.json is of other weights than step0"):
-        te.load(half)
-
-
-@pytest.mark.parametrize("damaged", ["{", "[]", '{"run": "x"}'])
-def test_a_damaged_record_is_named(loaded, tmp_path, damaged):
-    for name in ("config.yaml", "checkpoints", "DONE"):
+    for name in ("config.yaml", "checkpoints", *["DONE"] * done):
         (tmp_path / name).symlink_to(loaded.folder / name)
-    (tmp_path / "record.json").write_text(damaged)
-    with pytest.raises(ConfigError, match=r"record\.json .*restore or remove it"):
+    text = record if isinstance(record, str) else json.dumps(loaded.record | record)
+    (tmp_path / "record.json").write_text(text)
+    with pytest.raises(ConfigError, match=message):
         te.load(tmp_path)
 
 
