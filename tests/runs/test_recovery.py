@@ -62,12 +62,11 @@ def test_a_checkpoint_that_cannot_be_read_is_kept(tmp_path, monkeypatch):
     assert path.exists()
 
 
-@pytest.mark.parametrize("damage", ["{", "\ufffd\x00"], ids=range(2))
-def test_a_bad_line_of_metrics_does_not_stop_the_run(damage, tiny_run, caplog, monkeypatch):
+def test_a_bad_line_of_metrics_does_not_stop_the_run(tiny_run, caplog, monkeypatch):
     cfg, whole = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
     directory = RunDirectory(cfg)
     rows = directory.metrics.read_text().splitlines()
-    directory.metrics.write_text("\n".join([*rows[:1], damage, *rows[1:]]) + "\n")
+    directory.metrics.write_text("\n".join([*rows[:1], "\ufffd\x00", *rows[1:]]) + "\n")
     with monkeypatch.context() as patch:
         patch.setattr(logging.getLogger("tape_exp"), "propagate", True)  # a run switches it off
         assert [json.dumps(row) for row in read_metrics(directory.metrics)] == rows
@@ -78,16 +77,19 @@ def test_a_bad_line_of_metrics_does_not_stop_the_run(damage, tiny_run, caplog, m
     assert again["curves"] == whole["curves"]
 
 
-def test_a_finished_run_without_its_record_is_evaluated_again(tiny_run):
+def test_a_finished_run_without_its_files_is_evaluated_again(tiny_run, capsys):
+    """What is left of the curves and the time is no whole run's."""
     cfg, whole = tiny_run("model=rope")
     directory = RunDirectory(cfg)
-    path = directory.path / "record.json"
-    path.unlink()
+    for path in (directory.path / "record.json", directory.metrics):
+        path.unlink()
     assert not directory.done
     _, again = tiny_run("model=rope")
     assert again["metrics"] == whole["metrics"]
-    assert json.loads(path.read_text())["metrics"] == whole["metrics"]
+    assert directory.record()["metrics"] == whole["metrics"]
     assert directory.done
+    assert "metrics.jsonl is missing" in capsys.readouterr().out
+    assert "train/loss" not in again["curves"]
 
 
 def test_the_rows_of_a_step_are_on_the_disk_before_its_checkpoint(tiny_run, monkeypatch):
@@ -160,14 +162,3 @@ def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monke
             (directory.path / name).unlink()
     assert commits([again]) == "aaaaaaa+ bbbbbbb+"
     assert ", then ".join(("a" * 40, "b" * 40)) in export.model_card("", again, 1, "")
-
-
-def test_missing_metrics_are_told(tiny_run, capsys):
-    """What is left of the curves and the time is no whole run's."""
-    cfg, _ = tiny_run("model=rope")
-    directory = RunDirectory(cfg)
-    for path in (directory.path / "record.json", directory.metrics):
-        path.unlink()
-    _, again = tiny_run("model=rope")
-    assert "metrics.jsonl is missing" in capsys.readouterr().out
-    assert "train/loss" not in again["curves"]

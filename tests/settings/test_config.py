@@ -235,18 +235,10 @@ def test_mistakes_end_with_status_2_and_one_line(tmp_path):
         assert len(failed.stderr.strip().splitlines()) == 1, failed.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["model=rnope_swa"], "rnope_swa on"),
-        (["model=[rope_window,{name:nope,window:8}]"], "rope_window+nope on"),
-        (["-m", "model=rnope_swa,tape"], "tape on"),
-    ],
-)
-def test_a_pattern_of_layers_is_a_word_of_the_command(words, name):
-    planned = train(*words, "debug=plan")
+def test_a_pattern_of_layers_is_a_word_of_the_command():
+    planned = train("-m", "model=[rope_window,{name:nope,window:8}]", "seed=0,1", "debug=plan")
     assert planned.returncode == 0, planned.stderr
-    assert name in planned.stdout
+    assert planned.stdout.count("rope_window+nope on") == 2
 
 
 def test_a_sweep_goes_on_after_a_job_that_failed(tmp_path):
