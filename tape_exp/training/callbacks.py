@@ -33,8 +33,9 @@ class StepReport(Callback):
     """
 
     every: int
-    _gauges: dict[str, float] = field(default_factory=dict)
-    _since: tuple[int, float, float] | None = None  # step, time, time waited for data
+    _gauges: dict[str, float] = field(default_factory=dict, init=False)
+    # step, time, time waited for data
+    _since: tuple[int, float, float] | None = field(default=None, init=False)
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Any, outputs: Any, batch: Any, index: int
