@@ -206,8 +206,10 @@ def test_tables_reach_the_record_and_each_is_drawn(tmp_path):
     assert json.loads(json.dumps(tables)) == evaluation.tables
     directory = RunDirectory(compose_config(["task=diagnostics", "model=rope", f"runs={tmp_path}"]))
     directory.artifacts.mkdir(parents=True)
+    evaluation.matrices = {"attention@1": np.eye(4)}
     images = save_artifacts(directory, evaluation)
     assert [image.stem for image in images] == [
+        "patterns",
         "loss_by_position",
         "loss_by_context",
         "attention_sinks",
