@@ -3,6 +3,7 @@
 """
 
 import argparse
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -106,7 +107,7 @@ def runs_table(records: Sequence[Record]) -> str:
         name = next((m for m in results if not m.startswith("val/")), results[0])
         what = [display_name(config["model"]["name"]), config["task"]["name"], config["scale"]]
         seconds = f"{run.get('seconds', {}).get('training', 0):.0f}"
-        command = f"`tape-exp train {' '.join(run.get('words', []))}`"
+        command = f"`tape-exp train {shlex.join(run.get('words', []))}`"
         result = [name, f"{metrics[name]:.4g}", seconds, commits([run]), command]
         rows.append([*what, run["seed"], *result])
     head = ["model", "task", "scale", "seed", "metric", "value", "seconds", "commit", "command"]

@@ -1,5 +1,6 @@
 """A table and figures of any models on any task: ``tape-exp paper compare task=… model=…,…``."""
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -44,7 +45,7 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
         columns={metric: {"metric": metric} for metric in metrics},
         caption=f"Task {task} at scale {{scale}}{keys}; {measured}.",
         figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
-        command=f"tape-exp paper compare {' '.join(words)}",
+        command=f"tape-exp paper compare {shlex.join(words)}",
         scales={scale: None},
     )
     return artifact, scale, seeds

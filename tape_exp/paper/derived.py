@@ -40,9 +40,10 @@ def _extra_length(run: Record) -> dict[str, float]:
     which are taken as solved.
     """
     task, metrics = run["config"]["task"], run["metrics"]
-    if "train_digits" not in task or metrics.get("id/exact_match", 0) < ENOUGH:
+    percent = metrics.get("ood/exact_match") if "train_digits" in task else None
+    if percent is None or metrics["id/exact_match"] < ENOUGH:
         return {}
-    trained, percent = (task["train_digits"] / task["test_digits"]) ** 2, metrics["ood/exact_match"]
+    trained = (task["train_digits"] / task["test_digits"]) ** 2
     tested = task["samples_per_cell"] * (task["test_digits"] ** 2 - task["train_digits"] ** 2)
     ends = (percent, *wilson(round(percent / 100 * tested), tested))
     names = ("extra_length", "extra_length_low", "extra_length_high")

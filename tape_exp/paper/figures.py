@@ -13,6 +13,7 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 import gc
 import multiprocessing
 import operator
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -47,7 +48,7 @@ def figures(view: View) -> Iterator[tuple[str, Draw]]:
 def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
     """Draw each into its file, in as many processes as there are cores."""
     gc.freeze()  # so that the processes do not look through all records again and again
-    with multiprocessing.Pool() as pool:
+    with multiprocessing.Pool(min(len(drawings), os.cpu_count() or 1) or 1) as pool:
         pool.starmap(operator.call, drawings, chunksize=1)
 
 

@@ -153,8 +153,11 @@ def number(text: str) -> Any:
 
 
 def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    """Whether a record has the values asked for; a key that it lacks is newer than the record."""
-    return all(keys[key] == value for key, value in asked.items() if key in keys)
+    """Whether a record has the values asked for. It holds no places, and what a key of the scale
+    sets in the task's own.
+    """
+    held = {k: v for k, v in asked.items() if k in keys or not k.startswith((*PLACES, "scale."))}
+    return all(key in keys and keys[key] == value for key, value in held.items())
 
 
 def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:

@@ -32,6 +32,7 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import choice_of_model
 
 log = logging.getLogger("tape_exp")
+LEFT = (REQUEUE, -signal.SIGUSR1)  # statuses of a run that left in time, or before it could save
 
 
 @dataclass
@@ -197,10 +198,7 @@ def work(
                     log.info("%s: begins.", job.title)
                     running[key] = start(job, cores is not None)
                 for key in [key for key, process in running.items() if process.poll() is not None]:
-                    process = running.pop(key)
-                    if process.returncode == REQUEUE:
-                        waiting[key] = jobs[key]
-                    end(key, jobs[key], process, outcome, records)
+                    end(key, jobs[key], running.pop(key), outcome, records)
                     minutes_passed = (time.monotonic() - began) / 60
                     log.info("%d to go after %.0f minutes.", outcome.left, minutes_passed)
                 time.sleep(0.1)
@@ -209,8 +207,8 @@ def work(
             for process in running.values():
                 process.send_signal(signal.SIGUSR1)
             for key, process in running.items():
-                process.wait()
-                end(key, jobs[key], process, outcome, records)
+                if process.wait() not in LEFT:
+                    end(key, jobs[key], process, outcome, records)
             raise
     return outcome
 
@@ -225,8 +223,6 @@ def start(job: Job, one_thread: bool) -> subprocess.Popen:
 
 def end(key: str, job: Job, process: subprocess.Popen, outcome: Outcome, records: Path) -> None:
     """Add the record of a run that is done; note why one failed."""
-    if process.returncode == REQUEUE:
-        return
     outcome.left -= 1
     try:
         directory = RunDirectory(job.cfg)
@@ -238,7 +234,9 @@ def end(key: str, job: Job, process: subprocess.Popen, outcome: Outcome, records
         reason = failed.read_text().strip().splitlines()[-1] if failed.exists() else ""
     except ConfigError as error:
         reason = str(error)
-    if process.returncode < 0:
+    if process.returncode in LEFT:
+        reason = "it was told to leave, or hung; the same command resumes it."
+    elif process.returncode < 0:
         name = signal.Signals(-process.returncode).name
         reason = f"it was killed by {name}, maybe for lack of memory; the same command resumes it."
     outcome.failed[key] = f"{job.title}: {reason or f'status {process.returncode}.'}"

@@ -73,12 +73,15 @@ def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
 
 def test_a_run_with_further_settings_stays_out_of_the_table():
     """Shortened runs, and those of an artifact of one's own, are no runs of the paper's."""
-    mine = record("rope", 0, {"test/exact_match": 90.0}, started="2027-01", run="mine")
+    further = {"started": "2027-01", "run": "mine", "task": {"optim": {"max_steps": 4}}}
+    mine = record("rope", 0, {"test/exact_match": 90.0}, **further)
     mine["words"] = ["model=rope", "task=arithmetic", "task.optim.max_steps=4", "seed=0"]
     known = [*runs("rope", [20.0]), mine]
     assert view(known).table.rows[0]["ours"].number == 20.0
     asked = view(known, overrides=["task=arithmetic", "task.optim.max_steps=4"])
     assert asked.table.rows[0]["ours"].number == 90.0
+    lacking = view(known, overrides=["task=arithmetic", "+model.window=4"])
+    assert not any(lacking.runs(row) for row in lacking.rows)
 
 
 def test_a_mistyped_metric_or_claim_is_told(capsys):

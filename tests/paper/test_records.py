@@ -38,10 +38,11 @@ def test_a_line_that_is_no_record_is_named_and_left_out(tmp_path, capsys):
     assert f"{path}, line 2, is not a record" in capsys.readouterr().err
 
 
-def test_a_key_that_a_record_lacks_is_newer_than_it():
+def test_a_record_fits_what_its_config_has():
     keys = keys_of(runs("rope", [20.0], task={"optim": {"lr": 0.001}})[0])
     assert fits(keys, where(["model=rope", "task=arithmetic", "task.optim.lr=1e-3"]))
-    assert fits(keys, where(["task.optim.new=3"]))
+    assert not fits(keys, where(["task.optim.new=3"]))
+    assert fits(keys, where(["scale.text=local", "logger=none"]))
     assert not fits(keys, where(["task.optim.lr=0.003"]))
     assert fits(keys, where(["trainer.precision=32-true"]))
 

@@ -66,18 +66,21 @@ def test_a_run_follows_the_run_that_it_begins_from():
         assert runner.compose_config(job.words).task.name == job.cfg.task.name
 
 
-def test_failed_and_killed_runs_cost_only_what_begins_from_them(jobs, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("status", "reason"), [(1, "status 1."), (REQUEUE, "resumes it.")])
+def test_failed_and_killed_runs_cost_only_what_begins_from_them(
+    status, reason, jobs, monkeypatch, tmp_path
+):
     one, two, three = jobs
     jobs[three].needs = one
     texts = {
         one: "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-        two: "raise SystemExit(1)",
+        two: f"raise SystemExit({status})",
     }
     by_title = {jobs[key].title: text for key, text in texts.items()}
     monkeypatch.setattr(runner, "start", lambda job, _: script(by_title[job.title]))
     outcome = runner.work(jobs, 2, None, tmp_path)
     assert "killed by SIGKILL, maybe for lack of memory" in outcome.failed[one]
-    assert outcome.failed[two].endswith("status 1.")
+    assert outcome.failed[two].endswith(reason)
     assert outcome.failed[three].endswith("the run that it begins from failed.")
     assert (outcome.left, outcome.status()) == (0, 1)
 
