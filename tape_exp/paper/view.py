@@ -134,12 +134,16 @@ class View:
         return self._cells[words]
 
     def fitting(self, words: Sequence[str], keys: Mapping[str, Any] | None = None) -> list[Record]:
-        """The records, by time, whose config has the values of overrides and keys."""
+        """The records, by time, whose config has the values of overrides, and of keys those that it
+        has: others are newer than the record.
+        """
         scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
-        asked = where([*words, *([] if scaled else [f"scale={self.scale}"])]) | dict(keys or {})
+        asked = where([*words, *([] if scaled else [f"scale={self.scale}"])])
         tasks = [asked["task"]] if "task" in asked else self._by_task
         every = [record for task in tasks for record in self._by_task.get(task, [])]
-        return [record for record in every if fits(keys_of(record), asked)]
+        fitting = [record for record in every if fits(keys_of(record), asked)]
+        own = dict(keys or {}).items()
+        return [run for run in fitting if all(keys_of(run).get(k, v) == v for k, v in own)]
 
     @cached_property
     def all_runs(self) -> dict[str, list[Record]]:
