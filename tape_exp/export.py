@@ -137,6 +137,10 @@ def model_card(head: str, record: dict[str, Any], parameters: int, command: str)
         command: that makes the run again.
     """
     config, git, metrics = record["config"], record["git"], record["metrics"]
+    if record.get("llama") and "tokenizer" in config["task"]:  # the Llama brought its own
+        told = config["task"]["tokenizer"].items()
+        used = {key: value for key, value in told if key not in ("kind", "vocab")}
+        config = config | {"task": config["task"] | {"tokenizer": used}}
     commits = ", then ".join(str(commit) for commit in (git["commit"], *git.get("later", ())))
     commits += ", with changes that are not committed" if git["dirty"] else ""
     results = ""

@@ -16,9 +16,17 @@ import torch
 
 from tape_exp.machine.processes import gather
 from tape_exp.models.decoder import Decoder
-from tape_exp.paper.records import Record, known_records, read_records, records_of_runs
+from tape_exp.paper.records import (
+    PLACES,
+    Record,
+    known_records,
+    read_records,
+    records_of_runs,
+    varying,
+)
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
+from tape_exp.runs.identity import flat
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -83,7 +91,7 @@ def train(*overrides: str, quiet: bool = False) -> Loaded:
 
 
 def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None) -> Record:
-    """What a model scores, in fp32 on the device it is on: a record with its metrics and samples.
+    """What a model scores, in fp32 on the device it is on: a record with its metrics.
 
     Args:
         model: a run, which stays as it was trained; or a decoder of any loop, with its ``task``.
@@ -92,13 +100,20 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
         task: as :func:`build` gives it.
 
     Raises:
-        ConfigError: there is no such task, or it has more tokens than the model.
+        ConfigError: there is no such task, its tokens are not the model's, an override does not
+            concern the evaluation, or a decoder comes without its task.
     """
     decoder, facts = (model.model, model.record) if isinstance(model, Loaded) else (model, {})
     if task is None and isinstance(model, Loaded):
         task, config = model.on(*overrides)
         facts = {key: facts[key] for key in ("run", "seed", "started", "git")} | {"config": config}
-    assert task is not None, "a decoder needs task="
+    if task is None:
+        raise ConfigError("evaluate takes a run, or a decoder and task=, as te.build gives them.")
+    if isinstance(model, Loaded) and task.vocabulary != model.task.vocabulary:
+        raise ConfigError(
+            f"the task's {task.arch.vocab} symbols are not the {decoder.arch.vocab} that the model "
+            "was trained on, so that its tokens would stand for others."
+        )
     if task.arch.vocab > decoder.arch.vocab:
         raise ConfigError(
             f"the task has {task.arch.vocab} tokens, and the model {decoder.arch.vocab}."
@@ -113,25 +128,66 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
 
 def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
     """Runs or records side by side: their results as a table, a row each, and a figure of them by
-    length, a line or a panel for each model, the mean over its seeds, if there is one to draw.
+    length, if they are of one task and there is one to draw: a line or a panel for each
+    experiment, the mean over its seeds.
+
+    The table has a column for each key in which the experiments differ besides their models.
+
+    Raises:
+        ConfigError: there is nothing to compare, or something is neither a run nor a record.
     """
     from tape_exp.paper.artifact import Artifact
     from tape_exp.paper.figures import figures
     from tape_exp.paper.view import View
 
     records = [one.record if isinstance(one, Loaded) else one for one in runs]
-    rows: dict[str, list[Record]] = {}
+    if not records or not all(isinstance(one, dict) and "config" in one for one in records):
+        raise ConfigError("compare takes runs, as te.load gives them, or their records.")
+    groups: list[list[Record]] = []
     for record in records:
-        name = record["config"]["model"]["name"]
-        again = record["seed"] in [one["seed"] for one in rows.get(name, ())]
-        rows.setdefault(record["run"] if again else name, []).append(record)
+        fitting = (group for group in groups if _another_seed(record, group))
+        if (found := next(fitting, None)) is None:
+            groups.append(found := [])
+        found.append(record)
+    kinds = [
+        f"{group}.{key}" for group in ("model", "peft", "task") for key in ("name", "_target_")
+    ]
+    differing = varying(groups, [*kinds, *PLACES])
+    names = [_variant(group[0]) for group in groups]
+    rows: dict[str, list[Record]] = {}
+    for name, group in zip(names, groups, strict=True):
+        keys = flat(group[0]["config"])
+        told = [f"{key.rpartition('.')[2]}={keys[key]}" for key in differing if key in keys]
+        label = name if names.count(name) == 1 else ", ".join([name, *told])
+        rows[label if label not in rows else f"{label} ({len(rows) + 1})"] = group
     config, table = records[0]["config"], _table(records)
+    for key in differing:
+        if (column := key.removeprefix("task.")) not in table:
+            table.insert(3, column, [flat(one["config"]).get(key) for one in records])
     dimensions: dict[str, Any] = {"rows": {"model": [*rows]}, "figures": [*DRAWN]}
     artifact = Artifact(name="", title=config["task"]["name"], **dimensions)
     view = View(artifact, config["scale"], records)
     view.runs = lambda row, column=None: rows[row.labels["model"]]  # type: ignore[method-assign]
-    drawn = next((draw for _, draw in figures(view)), None)
+    tasks = {one["config"]["task"]["name"] for one in records}
+    drawn = next((draw for _, draw in figures(view)), None) if len(tasks) == 1 else None
     return table[[*filter(is_result, table)]], drawn and _picture(drawn)
+
+
+def _variant(record: Record) -> str:
+    peft = record["config"].get("peft", {}).get("name", "none")
+    name: str = record["config"]["model"]["name"]
+    return name if peft == "none" else f"{name}-{peft}"
+
+
+def _another_seed(record: Record, group: Sequence[Record]) -> bool:
+    """Whether a record is of the experiment of a group, with a seed that this has not. A key that
+    one of them lacks is newer than it.
+    """
+    one, other = flat(record["config"]), flat(group[0]["config"])
+    keys = {key for key in one.keys() & other.keys() if not key.startswith(("seed", *PLACES))}
+    return record["seed"] not in [each["seed"] for each in group] and all(
+        one[key] == other[key] for key in keys
+    )
 
 
 def plot(run: Loaded | Record, text: str | Sequence[int] = "") -> "Image":

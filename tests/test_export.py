@@ -72,6 +72,17 @@ def test_with_auto_map_no_import_is_needed(finished, tmp_path):
     assert model(torch.zeros(1, 3, dtype=torch.long)).logits.shape[:2] == (1, 3)
 
 
+def test_the_card_names_no_tokenizer_that_is_not_used(finished):
+    record = finished[1]
+    tokenizer = {"kind": "bpe", "vocab": 2048, "add_bos": True}
+    record["config"]["task"]["tokenizer"] = tokenizer
+    assert "kind: bpe" in export.model_card("", record, 1, "")
+    told = export.model_card("", record | {"llama": "llama-0123456789"}, 1, "")
+    assert "kind: bpe" not in told
+    assert "vocab: 2048" not in told
+    assert "add_bos: true" in told
+
+
 def test_intervals_of_the_card_are_of_standard_errors(finished):
     metrics = {"test/exact_match": 30.0, "test/exact_match_stderr": 2.0, "causal/both/x": 1.0}
     metrics |= {"ood/exact_match": 0.0, "ood/exact_match_stderr": 0.0, "val/loss": 1.23456}

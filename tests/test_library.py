@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import matplotlib
 import pytest
@@ -18,6 +19,7 @@ from tape_exp.runs.evaluation import is_result
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
+from tape_exp.training.loaded import record_of
 from tests.conftest import SMALL, on_text
 
 
@@ -96,6 +98,10 @@ def test_a_loaded_run_is_the_one_that_was_trained(loaded):
     assert run.generate("5+3=", 4, 2.0, seed=3) == run.generate("5+3=", 4, 2.0, seed=3)
 
 
+def test_a_record_may_be_of_weights_in_a_folder_of_one_word(loaded):
+    assert record_of(loaded.folder, Path("llama")) == loaded.record
+
+
 def test_attention_and_positions_of_a_text(loaded):
     attention, positions = loaded.attention("12+34="), loaded.positions("12+34=")
     assert attention.keys() == positions.keys() == {1, 2}
@@ -118,11 +124,53 @@ def test_a_model_is_evaluated_on_its_own_task_a_longer_one_and_another(loaded):
     assert te.evaluate(loaded.model.train(), task=task)["metrics"] == longer["metrics"]
     assert loaded.model.training
     loaded.model.eval()
-    words = ("task=word_problem", "task.train_letters=4", "task.lengths=[2,4]")
-    other = te.evaluate(loaded, *words, "task.group=s3")
-    assert other["config"]["task"]["name"] == "word_problem"
-    with pytest.raises(ConfigError, match=r"the task has \d+ tokens, and the model 14"):
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["task=battery", "task.problem=sort"],
+            "symbols are not the 14 that the model was trained",
+        ),
+        *(
+            ([word], f"{word} says nothing of how this run is evaluated")
+            for word in (
+                *("task.arch.layers=6", "scale=paper", "task.optim.lr=4", "model=rope"),
+                *("seed=5", "checkpoint=/none"),
+            )
+        ),
+    ],
+)
+def test_what_does_not_concern_the_evaluation_of_a_run_is_refused(words, message, loaded):
+    with pytest.raises(ConfigError, match=message):
         te.evaluate(loaded, *words)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: te.compare(), "compare takes runs"),
+        (lambda run: te.compare("alibi", "rope"), "compare takes runs"),
+        (lambda run: te.evaluate(run.model), "evaluate takes a run, or a decoder and task="),
+    ],
+)
+def test_a_call_without_what_it_needs_is_refused(call, message, loaded):
+    with pytest.raises(ConfigError, match=message):
+        call(loaded)
+
+
+def test_other_experiments_are_no_seeds_of_the_first():
+    """Of other lengths, which have no mean; two seeds of one are one line."""
+    (first,) = [r for r in read_records() if r["config"]["task"]["name"] == "word_problem"][:1]
+    longer, seeds = first["metrics"] | {"test/exact_match@77": 1.0}, []
+    for seed, problem in enumerate(("sort", "copy", "copy")):
+        task = first["config"]["task"] | {"problem": problem}
+        changed = {"seed": seed, "config": first["config"] | {"task": task, "seed": seed}}
+        seeds.append(first | changed | ({"metrics": longer} if problem == "sort" else {}))
+    table, figure = te.compare(*seeds)
+    assert table["problem"].tolist() == ["sort", "copy", "copy"]
+    assert figure.width > 500
 
 
 def test_runs_side_by_side_and_pictures(loaded):
@@ -169,9 +217,11 @@ def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path
     assert run.task.decode(run.task.encode("w1 w2")) == "w1 w2"
     assert isinstance(run.generate("w1", new_tokens=4), str)
     words = [*on_text(text_folder, "github"), "trainer=cpu", "logger=none", f"runs={tmp_path}"]
+    data = ("scale.text", "cache", "task.text", "task.windows", "task.tokenizer", "task.train")
+    data = [word for word in words if word.startswith(data)]
     words = ["model=alibi", "task=github", f"checkpoint={run.folder}", *words]
     measured = te.train(*words, quiet=True)
-    assert te.evaluate(run, *words[1:2], *words[3:])["metrics"] == measured.record["metrics"]
+    assert te.evaluate(run, "task=github", *data)["metrics"] == measured.record["metrics"]
     assert measured.model.head.weight.equal(run.model.head.weight)
 
 

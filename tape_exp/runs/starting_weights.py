@@ -237,7 +237,10 @@ def stretched(asked: Any, given: Any, length: int | None) -> Any:
     Raises:
         ConfigError: they are stretched by another method already.
     """
+    from tape_exp.models.positions.rope import Scaling
+
     method = (asked or {}).get("method", "none")
+    Scaling(method, (asked or {}).get("factor"))  # it refuses a factor without a method
     if method == "none":
         return given
     if given["method"] == "none":
@@ -271,9 +274,11 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
         return cfg
     rotary = "layers" not in cfg.model and takes(locate(cfg.model._target_, "model"), "scaling")
     if not rotary or cfg.model.get("ssmax") or (cfg.model.get("qk_norm") and not values[-2]):
+        added = "adds ssmax" if cfg.model.get("ssmax") else "adds qk_norm"
+        differs = added if rotary else "has others"
         raise ConfigError(
-            f"checkpoint={init_checkpoint(cfg)} has the attention of RoPE without ssmax, and with "
-            f"qk_norm only as Qwen3; model={cfg.model.name} cannot continue from it."
+            f"checkpoint={init_checkpoint(cfg)} is a Llama, whose positions are RoPE, and "
+            f"model={cfg.model.name} {differs}: it cannot take these weights; use model=rope."
         )
     # An adapted run may have stretched the base's positions itself.
     given = values[2] if run is None else OmegaConf.select(run, "model.scaling")

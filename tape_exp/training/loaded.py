@@ -1,5 +1,6 @@
 """The model of a finished run, as it was trained."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,17 @@ class Loaded:
         return products
 
     def on(self, *overrides: str) -> tuple[Task, dict[str, Any]]:
-        """The task of the run's config with overrides, whose data are ready, and this config."""
+        """The task of the run's config with overrides, whose data are ready, and this config.
+
+        Raises:
+            ConfigError: an override is of the model, of its training or of where it runs.
+        """
+        for word in overrides:
+            if not re.match(r"\+*(task(?!\.arch|\.optim)|scale\.text|cache)\b", word):
+                raise ConfigError(
+                    f"{word} says nothing of how this run is evaluated; overrides may set task= "
+                    "and its keys, but those of task.arch and task.optim, scale.text and cache."
+                )
         other = any(word.startswith("task=") for word in overrides)
         kept = ("scale", "seed", "task.arch" if other else "task")
         words = [word for word in self.record["words"] if word.startswith(kept)]
@@ -175,7 +186,7 @@ def record_of(run: Path, checkpoint: Path | None) -> dict[str, Any]:
     record = read_json(path)
     if not (isinstance(record, dict) and record.keys() >= PARTS):
         raise ConfigError(f"{path} is not a record; restore or remove it.")
-    if checkpoint is None or checkpoint.parents[1] != run:  # that it did not write
+    if checkpoint is None or run not in checkpoint.parents:  # that it did not write
         return record
     measured = (record.get("config_hash"), file_name(record.get("steps", 0)))
     if measured != (read_checkpoint(checkpoint)["config_hash"], checkpoint.name):

@@ -109,6 +109,7 @@ REFUSED = [
     ("t5", "model.buckets=1", "model.buckets=1 should be greater than or equal to 2"),
     ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
     ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
+    ("rope", "model.scaling.factor=2", "factor=2 stretches nothing without a method"),
     ("rope_yarn", "+model.scaling.beta_slow=40", "beta_slow=40.0 must be below model.scaling.bet"),
     ("rope", LONGROPE[0], "model.scaling.short_factor holds 0 numbers; give 4"),
     (

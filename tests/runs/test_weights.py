@@ -455,9 +455,9 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
     assert scores["llama"] == record["llama"]
     assert scores["begun_from"] == f"{record['run']}/step00000002"
-    with pytest.raises(ConfigError, match=r"has the attention of RoPE .*; model=alibi cannot"):
+    with pytest.raises(ConfigError, match=r"positions are RoPE, and model=alibi has others"):
         text_run("model=alibi", f"checkpoint={folder}", task="github")
-    with pytest.raises(ConfigError, match=r"without ssmax, .*model=ssmax"):
+    with pytest.raises(ConfigError, match=r"model=ssmax adds ssmax"):
         text_run("model=ssmax", f"checkpoint={folder}", task="github")
     _, tuned = text_run("model=rope", f"checkpoint={folder}", *sizes, "task.optim.max_steps=2")
     _, scores = text_run("model=rope", "checkpoint=c4", *sizes, task="github")
@@ -524,8 +524,8 @@ def test_of_several_runs_of_a_task_the_one_on_the_same_text_is_the_base(tmp_path
     ("trained", "name", "word"),
     [
         ("nope.NoPE", "nope", ""),
-        ("nope.NoPE", "sinusoidal", "model._target_"),
-        ("rope.RoPE, theta: 5", "rope", "model.theta"),
+        ("nope.NoPE", "sinusoidal", "set model=other unless"),
+        ("rope.RoPE, theta: 5", "rope", "set model.theta=5 unless"),
     ],
 )
 def test_a_run_is_warned_of_weights_of_other_positions(trained, name, word, tmp_path, caplog):
@@ -539,8 +539,8 @@ def test_a_run_is_warned_of_weights_of_other_positions(trained, name, word, tmp_
     (tmp_path / "config.yaml").write_text(config + "peft: {name: none}\n")
     cfg = compose_config(["task=arithmetic", f"model={name}"])
     loading.load_and_adapt(decoder, cfg, checkpoint, None, True)
-    expected = f"of model=other was trained with {word}="
-    assert (expected in caplog.text) == bool(word)
+    assert bool(caplog.text) == bool(word)
+    assert word in caplog.text
 
 
 @pytest.mark.parametrize(

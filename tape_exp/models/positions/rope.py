@@ -65,6 +65,11 @@ class Scaling:
     attention_factor: Annotated[float, Interval(ge=0.01, le=100)] | None = None
 
     def __post_init__(self) -> None:
+        if self.method == "none" and self.factor is not None:
+            raise ConfigError(
+                f"model.scaling.factor={self.factor:g} stretches nothing without a method; set "
+                "model.scaling.method=yarn, for example."
+            )
         for low, high in (("low_frequency", "high_frequency"), ("beta_slow", "beta_fast")):
             if getattr(self, low) >= getattr(self, high):
                 raise ConfigError(
