@@ -1,6 +1,7 @@
 """A task whose rows are a prompt and an answer: a class with its symbols and ``sample``."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -23,17 +24,21 @@ TRIES = 64  # times as many rows are drawn until enough of them differ
 class Draws:
     """The random numbers of one row: they depend on the stream's key and the row's number only."""
 
-    def __init__(self, words: np.ndarray, key: int, row: int) -> None:
-        self._words, self._key, self._row = words, key, row
+    def __init__(self, words: np.ndarray, key: int, row: int, part: int = 0) -> None:
+        self._words, self._key, self._row, self._part = words, key, row, part
         self._next = 0
+
+    @cached_property
+    def _more(self) -> np.random.Philox:
+        """Of a part of Philox that lanes never reach."""
+        return np.random.Philox(key=self._key, counter=[0, 1 + self._row, self._part, 0])
 
     def words(self, count: int) -> np.ndarray:
         """(count,) uint32, uniform."""
         begin, self._next = self._next, self._next + count
-        if self._next > len(self._words):  # in a part of Philox that lanes never reach
-            more = np.random.Philox(key=self._key, counter=[0, 1 + self._row, 0, 0])
+        if self._next > len(self._words):
             blocks = -(-2 * self._next // 8)
-            self._words = np.append(self._words, more.random_raw(4 * blocks).view(np.uint32))
+            self._words = np.append(self._words, self._more.random_raw(4 * blocks).view(np.uint32))
         return self._words[begin : self._next]
 
     def below(self, limit: int) -> int:
@@ -56,7 +61,7 @@ class Draws:
     def split(self, parts: int) -> list["Draws"]:
         """What is left in equal parts, for a row whose length must not move its later numbers."""
         rest = np.split(self._words[self._next :], parts)
-        return [Draws(words, self._key, self._row) for words in rest]
+        return [Draws(words, self._key, self._row, part) for part, words in enumerate(rest)]
 
 
 class SequenceTask(Task):

@@ -1,5 +1,6 @@
 """A small task is symbols and a sample: what the base class makes of them."""
 
+import numpy as np
 import pytest
 
 from tape_exp.data.batch import IGNORE
@@ -62,3 +63,9 @@ def test_a_row_may_take_more_numbers_than_it_was_given():
     assert (again.words(40)[4:] == few.words(36)).all()
     other = Draws(lanes(3, 6, 1, 4)[0], 3, 6)
     assert (other.words(40)[4:] != again._words[4:40]).any()
+    long, short = (Draws(lanes(3, 5, 1, 4)[0], 3, 5) for _ in range(2))
+    told = long.words(900)
+    assert len({*told.tolist()}) == 900
+    assert (told == np.concatenate([short.words(n) for n in (7, 93, 800)])).all()
+    one, two = Draws(lanes(3, 5, 1, 4)[0], 3, 5).split(2)
+    assert (one.words(40)[2:] != two.words(40)[2:]).any()
