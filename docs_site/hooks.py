@@ -20,7 +20,7 @@ PYTHON = {  # page -> title and modules; a package is all of its modules
     "library": ("The library", ["library", "training.loaded"]),
     "positions": ("Positional encodings", ["models.positions"]),
     "tasks": ("Tasks", ["tasks"]),
-    "models": ("Models", [f"models.{m}" for m in ("decoder", "block", "layers", "cache")]),
+    "models": ("Models", [f"models.{m}" for m in ("decoder", "block", "layers", "generation")]),
     "attention": ("Attention", ["models.attention"]),
     "data": ("Data", ["data"]),
     "settings": ("Settings", [f"settings.{m}" for m in ("schema", "compose", "errors")]),

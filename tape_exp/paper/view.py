@@ -108,10 +108,13 @@ class View:
         return list(value) if isinstance(value, list) else [value]
 
     def runs(self, row: Row, column: Column | None = None) -> list[Record]:
-        """The newest record of each seed of a cell; without a column those of its row."""
+        """The newest record of each seed of a cell, up to as many as its row says; without a column
+        those of its row.
+        """
         if column is None and (ours := [each for each in self.columns if each.who == "ours"]):
             return flat_list([self.runs(row, each) for each in ours])
-        return self.of_words(self.words(row, column), row.keys)
+        every = self.of_words(self.words(row, column), row.keys)
+        return [run for run in every if row.seeds is None or run["seed"] < row.seeds]
 
     def words(self, row: Row, column: Column | None = None) -> tuple[str, ...]:
         """The overrides of the runs of a cell, the scale among them."""
@@ -138,12 +141,16 @@ class View:
         has: others are newer than the record.
         """
         scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
-        asked = where([*words, *([] if scaled else [f"scale={self.scale}"])])
+        asked, own = where([*words, *([] if scaled else [f"scale={self.scale}"])]), dict(keys or {})
         tasks = [asked["task"]] if "task" in asked else self._by_task
         every = [record for task in tasks for record in self._by_task.get(task, [])]
-        fitting = [record for record in every if fits(keys_of(record), asked)]
-        own = dict(keys or {}).items()
-        return [run for run in fitting if all(keys_of(run).get(k, v) == v for k, v in own)]
+        asked = {key: own.get(key, value) for key, value in asked.items()}  # a folder by its name
+        return [
+            record
+            for record in every
+            if fits(known := keys_of(record), asked)
+            and all(known.get(key, value) == value for key, value in own.items())
+        ]
 
     @cached_property
     def all_runs(self) -> dict[str, list[Record]]:
