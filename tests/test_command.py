@@ -1,5 +1,6 @@
 """The command ``tape-exp``, and the wheel: what it holds, and where it writes outside a clone."""
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -64,15 +65,23 @@ def test_a_closed_pipe_and_a_full_disk_end_without_a_traceback():
     assert done.returncode != 0
 
 
-def test_an_extra_that_is_missing_is_named_and_another_module_is_a_bug(capsys):
+def test_an_extra_that_is_missing_is_named_and_another_module_is_a_bug(capsys, monkeypatch):
     @command
     def main(name):
         raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
     assert main("rouge_score.scoring") == 2
     assert "pip install 'tape_exp[text]'" in capsys.readouterr().err
-    with pytest.raises(ModuleNotFoundError):
-        main("tape_exp.nothing")
+    for name in ("tape_exp.nothing", "rouge"):
+        with pytest.raises(ModuleNotFoundError, match=f"No module named '{name}'"):
+            main(name)
+    monkeypatch.setattr("importlib.metadata.distribution", not_installed)
+    with pytest.raises(ModuleNotFoundError, match="rouge_score"):
+        main("rouge_score")
+
+
+def not_installed(name):
+    raise importlib.metadata.PackageNotFoundError(name)
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ def sbatch_options(jobs: Sequence[Job], words: Sequence[str]) -> dict[str, Any]:
 
 
 def batch_script(options: dict[str, Any], sweep: Path, words: Sequence[str]) -> str:
-    """The script of every task: options of sbatch, the lines of ``setup``, and the run.
+    """The script of every task: options of sbatch, the line or lines of ``setup``, and the run.
 
     An option that is ``true`` is a flag; one that is ``false`` or has no value is left out.
     """
@@ -157,7 +157,9 @@ def batch_script(options: dict[str, Any], sweep: Path, words: Sequence[str]) -> 
     ]
     train = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
     command = shlex.join(["tape-exp", "sweep", *words])
-    head = ["#!/bin/bash", f"# {command}", *flags, "", *options.get("setup", [])]
+    setup = options.get("setup", [])
+    lines = [setup] if isinstance(setup, str) else setup
+    head = ["#!/bin/bash", f"# {command}", *flags, "", *lines]
     head += [f"sweep={shlex.quote(str(sweep))}", f"train=({shlex.join([sys.executable, *train])})"]
     return "\n".join(head) + "\n" + TASK
 

@@ -93,6 +93,9 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     many = {m: m for each in found for m in sorted(each) if len(each[m]) >= FEWEST}
     styles, panels = styles_of(last_label(row) for row in view.rows), []
     marks = (view.lookup("task.train_length") or view.lookup("task.train_letters"))[:1]
+    every = (run for runs in view.all_runs.values() for run in runs)
+    axes: dict[str, Any] = next((run["axes"] for run in every if "axes" in run), {})
+    across = axes["column_label"] if axes.get("row_label") == "" else "length"
     parts: dict[tuple[str, ...], list[Row]] = {}
     for row in view.rows:
         parts.setdefault(tuple([*row.labels.values()][:-1]), []).append(row)
@@ -108,14 +111,17 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
                 lines.append(mean_line(display_name(name), at, values, styles[name]))
         if lines and metric == spec.get("guess"):
             lines.append(best_guess(rows[0].labels["group"], x))
-        quantity = spec.get("quantity", metric.rpartition("/")[2])
-        ticks = [n for n in x if n & (n - 1) == 0] or x
+        measure = metric.rpartition("/")[2].replace("_", " ")
+        percent = " (%)" if measure in axes.get("rows", ()) else ""
+        quantity = spec.get("quantity", measure + percent)
+        powers = [n for n in x if n & (n - 1) == 0]
+        ticks = powers if len(powers) > 2 or (powers and len(x) > 6) else x
         axis: Any = {"marks": marks, "ticks": ticks[:: -1 if len(ticks) < 5 else -2], "log_x": True}
         if spec.get("linear"):
             axis = {"ticks": x[:: 2 if len(x) > 8 else 1]}
         axis["ylim"] = plots.PERCENT if "%" in quantity else None
         title = ", ".join(filter(None, [*map(display_name, part), told]))
-        words = (title, spec.get("across", "length"), quantity)
+        words = (title, spec.get("across", across), quantity)
         panels += [Panel(*words, lines, **axis)] if lines else []
     if any(any(line.y) for panel in panels for line in panel.lines):
         shared = all(panel.ylim for panel in panels)

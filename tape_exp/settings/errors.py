@@ -33,8 +33,11 @@ def missing_package(error: Exception) -> str:
     if not (isinstance(error, ModuleNotFoundError) and error.name):
         return ""
     package = error.name.partition(".")[0].replace("_", "-")
-    requirements = "\n".join(metadata.requires("tape_exp") or [])
-    extras = re.findall(rf"^{package}\b.*extra == .(\w+)", requirements, re.MULTILINE)
+    try:
+        requirements = "\n".join(metadata.requires("tape_exp") or [])
+    except metadata.PackageNotFoundError:  # a clone that is not installed
+        return ""
+    extras = re.findall(rf"^{package}(?![\w-]).*extra == .(\w+)", requirements, re.MULTILINE)
     if not extras:
         return ""
     smallest = min(extras, key=lambda extra: requirements.count(f"'{extra}'"))

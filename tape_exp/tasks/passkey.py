@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -101,11 +100,11 @@ class Questions(TextTask):
         ][:limit]
         own: dict[int, dict[str, Any]] = {}
         for batch, counts in progress(share(batches), f"asking, {self.name}"):
-            # Without EOS, so that all processes compute equally often, as a sharded model needs it.
             rows = generate(
                 model.decoder,
                 [self.prompts[number] for number in batch],
                 self.new_tokens,
+                self.stop_tokens,
                 sampler=RowSampler(0, self.name, first=batch[0]),
             )
             for number, ids in zip(batch, rows, strict=True) if counts else ():
@@ -122,7 +121,7 @@ class Questions(TextTask):
     def row(self, number: int, ids: Sequence[int]) -> dict[str, Any]:
         """What the table says of an answer."""
         question = self.questions[number]
-        answer = self.decode([*takewhile(lambda i: i not in self.stop_tokens, ids)]).strip()
+        answer = self.decode(ids).strip()
         return {
             "length": self.lengths[number // self.count],
             "depth": round(question.depth, 4),

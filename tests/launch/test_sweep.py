@@ -128,8 +128,10 @@ def test_what_slurm_refuses_is_one_sentence(slurm, capsys, name):
 
 def test_dry_run_prints_the_script_and_writes_nothing(slurm, capsys):
     words = ["model=rope", "seed=0,1", "trainer=ddp", f"runs={slurm}/runs", "slurm.partition=gpu"]
-    assert sweep.main(["--dry-run", *words, "slurm.mem=7G", "slurm.signal=USR1@300"]) == 0
+    words += ["slurm.mem=7G", "slurm.signal=USR1@300", "slurm.setup=module load cuda"]
+    assert sweep.main(["--dry-run", *words]) == 0
     script = capsys.readouterr().out
+    assert "\nmodule load cuda\n" in script
     for flag in (
         "partition=gpu",
         "mem=7G",

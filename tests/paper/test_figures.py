@@ -45,11 +45,17 @@ def test_a_heatmap_is_drawn_and_one_that_would_show_nothing_is_not(tmp_path):
 
 def test_a_task_with_one_axis_is_a_curve_over_its_lengths(tmp_path):
     metrics = {f"test/accuracy@{n}": 100.0 - n for n in (8, 16, 32)}
-    every = [record(model, seed, metrics) for model in ("rope", "tape") for seed in (0, 1)]
+    axes = {"title": "right (%)", "row_label": "", "column_label": "length (letters)"}
+    axes |= {"rows": ["accuracy"], "columns": ["8", "16", "32"], "trained": [1, 1]}
+    every = [
+        record(model, seed, metrics, axes=axes) for model in ("rope", "tape") for seed in (0, 1)
+    ]
     artifact = addition(figures=[{"kind": "lengths"}], columns={"a": {"metric": "test/accuracy@8"}})
     ((_, draw),) = figures(View(artifact, "smoke", every))
     text = draw(tmp_path / "a.svg").read_text()
-    assert "test/accuracy" in text
+    assert {"test/accuracy", "accuracy (%)", "length (letters)"} <= {
+        *re.findall(r">([^<]+)</text>", text)
+    }
     assert "RoPE" in text
 
 

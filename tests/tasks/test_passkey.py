@@ -28,12 +28,12 @@ def ask(text_folder, monkeypatch):
     def call(answer, *overrides: str, limit: int | None = None):
         task = prepared(text_folder, "passkey", *overrides)
 
-        def generate(decoder, prompts, new_tokens, sampler):
+        def generate(decoder, prompts, new_tokens, eos, sampler):
+            assert [*eos] == [task.eos], "it ends the answer"
             lengths = list(map(len, prompts))
             assert max(lengths) - min(lengths) <= 20  # of one length, so nearly no padding
             texts = [answer(task.tokenizer.decode(p)) for p in prompts]
-            after = [task.eos, *task.tokenizer.encode(["0"])[0].tolist()]  # EOS ends the answer
-            return [task.tokenizer.encode([text])[0].tolist() + after for text in texts]
+            return [task.tokenizer.encode([text])[0].tolist() for text in texts]
 
         monkeypatch.setattr(passkey, "generate", generate)
         model = torch.nn.ModuleDict({"decoder": torch.nn.Identity()})

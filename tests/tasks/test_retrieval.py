@@ -31,7 +31,7 @@ def test_whoever_reads_the_text_finds_everything(text_folder, monkeypatch):
     words = ["task.lengths=[400,600]", "task.trials=6", "task.items=4", "task.digits=5"]
     task = prepared(text_folder, TASK, *words, "task.train_length=400")
 
-    def generate(decoder, prompts, new_tokens, sampler):
+    def generate(decoder, prompts, new_tokens, eos, sampler):
         texts = [f"It is {oracle(task.tokenizer.decode(ids))}" for ids in prompts]
         rows = [task.tokenizer.encode([text])[0].tolist() for text in texts]
         return [row if len(prompts[0]) < 400 else [] for row in rows]
