@@ -21,11 +21,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.common import DIGITS, ENCODINGS, encoding, parser, write_record
 from benchmarks.speed import kept_bytes
+from benchmarks.timing import Row, round_robin
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.block import Block, ForwardContext
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.timing import Row, round_robin
 from tape_exp.settings.commands import command
 from tape_exp.settings.schema import Arch
 

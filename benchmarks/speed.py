@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.common import DEVICE, encoding, parser, seconds, write_record
+from benchmarks.timing import Row, round_robin, step_case, summary
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
@@ -29,7 +30,6 @@ from tape_exp.models.layers import Kinds
 from tape_exp.models.positions.base import Tokens
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.models.timing import Row, round_robin, step_case, summary
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch

@@ -141,12 +141,6 @@ def categorical(number: int) -> LineStyle:
     return replace(_member(number % len(COLOURS), 0), dash=dash)
 
 
-def sequential(number: int, of: int, marker: str = "") -> LineStyle:
-    """The style of the n-th of some things in an order, such as layers, from dark to light."""
-    rgba = matplotlib.colormaps["viridis"](0.62 * number / max(of - 1, 1))
-    return LineStyle(matplotlib.colors.to_hex(rgba), marker, DASHES[number % 2])
-
-
 def new_figure(height: float, title: str = "") -> Figure:
     """A figure of so many inches and its title above; it needs no display."""
     title = fitted(title, WIDTH, TITLE)

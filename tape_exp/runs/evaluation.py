@@ -45,7 +45,6 @@ class Evaluation:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows, for the record
     matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
-    record_tables: bool = False  # as well as among the artifacts
 
     def for_record(self) -> dict[str, Any]:
         """The part of samples and pictures that a record holds: rounded, since it is committed."""
@@ -54,8 +53,6 @@ class Evaluation:
             part["heatmap"] = self.heatmap.to_rows()
             axes = {key: part for key, part in vars(self.heatmap).items() if key != "values"}
             part["axes"] = axes | {"trained": list(self.heatmap.trained)}
-        if self.tables and self.record_tables:
-            part["tables"] = self.tables
         if self.matrices:
             finite = {name: m for name, m in self.matrices.items() if np.isfinite(m).all()}
             if left_out := sorted(self.matrices.keys() - finite.keys()):

@@ -143,8 +143,7 @@ def save_results(
 
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
-    """Write heatmap and patterns (PNG and NPZ) and tables (JSON and PNG); return the images."""
-    from tape_exp.drawing.diagnostics import draw_diagnostics
+    """Write heatmap and patterns (PNG and NPZ) and tables (JSON); return the images."""
     from tape_exp.drawing.plots import grids, run_matrices
 
     cfg, folder, images = directory.cfg, directory.artifacts, []
@@ -159,7 +158,7 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
         np.savez_compressed(folder / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
         write_atomically(folder / f"{name}.json", json.dumps(rows, indent=1) + "\n")
-    return [*images, *draw_diagnostics(evaluation.tables, cfg.model.name, folder)]
+    return images
 
 
 def record_of(

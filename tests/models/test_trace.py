@@ -2,8 +2,6 @@
 compute.
 """
 
-import itertools
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from tape_exp.models import block as block_module
 from tape_exp.models.attention import attend
 from tape_exp.models.conformance import randomise
 from tape_exp.models.positions.base import Tokens
-from tape_exp.models.trace import attention_use, rotation_matrices, trace
+from tape_exp.models.trace import rotation_matrices, trace
 from tape_exp.settings.schema import Arch
 from tests.conftest import DIGITS, MODELS, make_decoder, make_position
 
@@ -65,25 +63,9 @@ def test_probabilities_times_values_are_what_the_blocks_attend(name, arch, monke
             expected = torch.einsum("bhts,bshc->bthc", attention, carried.expand(2, 20, 4, -1))
             assert torch.allclose(expected, attended, atol=1e-5)
         assert layer.products is None or name in WITH_STATE
-    check_use(model, traces)
     assert model.training
     with torch.no_grad():
         assert torch.equal(model(TOKENS, sampler=sampler()), before)
-
-
-def check_use(model, traces):
-    """What is measured of some queries at a time against the probabilities of all pairs."""
-    edges = [0, 1, 3, 8, 20]
-    uses = attention_use(model, TOKENS, 2, edges, sampler(), at_once=7)
-    assert list(uses) == list(traces)
-    distance = torch.arange(20)[:, None] - torch.arange(20)
-    for use, A in ((uses[layer], traces[layer].attention) for layer in traces):
-        for n, (low, high) in enumerate(itertools.pairwise(edges)):
-            there = (A * ((distance >= low) & (distance < high))).sum(-1)
-            assert torch.allclose(use.by_distance[..., n], there, atol=1e-5)
-        assert torch.allclose(use.first, A[..., :2].sum(-1), atol=1e-5)
-        assert torch.allclose(use.distance, (A * distance).sum(-1), atol=1e-4)
-        assert torch.allclose(use.entropy, -torch.xlogy(A, A).sum(-1), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", WITH_STATE)
