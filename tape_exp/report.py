@@ -15,7 +15,7 @@ from tape_exp.bench import figures as bench_figures
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import compare, pages
-from tape_exp.paper.artifact import Artifact, load, names
+from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.figures import figures
 from tape_exp.paper.records import Record, commits, known_records, warn
@@ -64,12 +64,9 @@ def write(folder: Path) -> None:
     records = known_records()
     shutil.rmtree(folder, ignore_errors=True)
     judgements = {}
-    for name in names():
-        artifact = load(name)
-        shown = pages.views(artifact, records)
-        scale, verdict = pages.judged(artifact, shown)
-        judgements[name] = artifact, scale, verdict
-        write_page(folder, artifact, shown, verdict)
+    for artifact, shown, judgement in pages.judged(records):
+        judgements[artifact.name] = artifact, *judgement
+        write_page(folder, artifact, shown, judgement[1])
     mine = compare.kept(Path("runs") / ".compare" / "tables")
     links = []
     for artifact in mine:

@@ -14,7 +14,7 @@ from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.plugins import names_in
 
-OUT = folders.ROOT / "results" / "bench"
+OUT = folders.RESULTS / "bench"
 
 
 class Bench:

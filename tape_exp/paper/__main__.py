@@ -11,13 +11,12 @@ from typing import Any
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
 from tape_exp.paper.records import add_records, read_records
-from tape_exp.paper.view import View
+from tape_exp.paper.view import View, flat_list
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command, log_plainly
 from tape_exp.settings.errors import one_of
 
 log = logging.getLogger("tape_exp")
-RESULTS = folders.ROOT / "results"
 KEYS = "task= | model=a,b | scale= | seeds= | metrics= | key=value"
 
 
@@ -87,11 +86,11 @@ def compare_models(options: argparse.Namespace) -> int:
     from tape_exp.paper import compare
 
     artifact, scale, seeds = compare.requested(options.words, options.name)
-    runs = next((w.partition("=")[2] for w in artifact.overrides if w.startswith("runs=")), "runs")
-    own = Path(runs).expanduser()
-    into = RESULTS if options.record else own / ".compare"
+    runs = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
+    own = Path(*runs or ["runs"]).expanduser()
+    into = folders.RESULTS if options.record else own / ".compare"
     status, view = 0, compare.view_of(artifact, compare.recorded(own, into), seeds)
-    found = [run for row in view.rows for run in view.runs(row)]
+    found = flat_list(view.all_runs.values())
     if len(found) < len(view.rows) * len(seeds):
         from tape_exp.paper import runner
 
@@ -102,8 +101,8 @@ def compare_models(options: argparse.Namespace) -> int:
         view = compare.view_of(artifact, compare.recorded(own, into), seeds)
     if options.record:
         committed = {run["run"] for run in read_records()}
-        runs_of_table = [run for row in view.rows for run in view.runs(row)]
-        add_records(into / "records", [r for r in runs_of_table if r["run"] not in committed])
+        shown = flat_list(view.all_runs.values())
+        add_records(into / "records", [run for run in shown if run["run"] not in committed])
     if not view.all_runs or view.table is None:
         print("There is no table: none of these runs is recorded.", file=sys.stderr)
         return status or 1
@@ -123,10 +122,9 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
         load(name)  # a wrong name is told before anything is written
     records, drawings = read_records(), []
     judgements: dict[Path, dict[str, Any]] = {}
-    for name in names():
-        artifact = load(name)
-        results, shown = artifact.results, pages.views(artifact, records)
-        judgements.setdefault(results, {})[name] = (artifact, *pages.judged(artifact, shown))
+    for artifact, shown, judgement in pages.judged(records):
+        name, results = artifact.name, artifact.results
+        judgements.setdefault(results, {})[name] = (artifact, *judgement)
         for view in shown if not chosen or name in chosen else []:
             table, stem = view.table, f"{name}-{view.scale}"
             assert table is not None  # of what is shown
@@ -163,7 +161,7 @@ def write_costs(options: argparse.Namespace) -> int:
         needed[artifact.name] = {"runs": 3 * len(jobs), "gpu_hours": hours}
     content = {"gpu": plan.ASSUMED, "utilisation": plan.UTILISATION, "seeds": 3}
     text = json.dumps({**content, "artifacts": needed}, indent=1)
-    write_atomically(RESULTS / "costs.json", text + "\n")
+    write_atomically(folders.RESULTS / "costs.json", text + "\n")
     return 0
 
 

@@ -75,7 +75,7 @@ class Artifact:
         """
         path = yaml_of("paper", self.name)
         if path is None or path.is_relative_to(folders.CONF):
-            return folders.ROOT / "results"
+            return folders.RESULTS
         return path.parents[2] / "results"
 
     def run_command(self, scale: str) -> str:

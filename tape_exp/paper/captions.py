@@ -43,13 +43,10 @@ def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
     if differ := varying([*runs.values()], declared | {"model", "precision"}):
         text = "; ".join(f"{key} ({', '.join(map(str, v))})" for key, v in sorted(differ.items()))
         sentences.append(f"Rows also differ in {text}.")
-    several = commits(every).split()
     threads = sorted({n for run in every if (n := run.get("hardware", {}).get("threads"))})
-    mixed = [f"of {len(several)} commits"] if len(several) > 1 else []
-    mixed += [f"with {listed([*map(str, threads)])} threads"] if len(threads) > 1 else []
-    if mixed:
-        sentences.append(f"The runs are {', '.join(mixed)}.")
-    if any(commit.endswith("+") for commit in several):
+    if len(threads) > 1:
+        sentences.append(f"The runs had {listed([*map(str, threads)])} threads.")
+    if "+" in commits(every):
         sentences.append("+ after a commit: uncommitted changes.")
     return sentences
 

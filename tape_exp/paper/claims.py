@@ -83,7 +83,7 @@ class Contest:
         if difference.p is None:
             (seed,) = ours.runs.keys() & theirs.runs.keys()
             return self._by_intervals(ours.runs[seed], theirs.runs[seed])
-        ahead = (difference.mean > 0) == self.higher
+        ahead = (difference.value.number > 0) == self.higher
         if (difference.p if ahead else adjusted) >= ALPHA:
             return UNCLEAR
         return YES if ahead else NO
@@ -107,12 +107,12 @@ class Contest:
         text = self.pair(self.measured, rivals)
         best = self._best(self.measured, rivals)
         if best and (difference := self.difference(best)):
-            mean = decimal(difference.mean, self.digits, "+" if difference.mean > 0 else "")
+            value, sign = difference.value, "+" if difference.value.number > 0 else ""
             seeds = {*self.measured[self.favourite].runs, *self.measured[best].runs}
-            if difference.half is None:
-                text += f" (paired: {mean}, one pair)" if len(seeds) > 1 else ""
-            elif difference.half > 0:
-                text += f" (paired: {mean} ± {decimal(difference.half, self.digits)})"
+            if value.high is not None:
+                text += f" (paired: {written(value, self.digits, sign)})"
+            elif value.n == 1 and len(seeds) > 1:
+                text += f" (paired: {decimal(value.number, self.digits, sign)}, one pair)"
         missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
         if text and missing:
             text += f" (not run: {', '.join(map(display_name, missing))})"

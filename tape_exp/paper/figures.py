@@ -25,7 +25,7 @@ import numpy as np
 
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
-from tape_exp.drawing.style import REFERENCE, LineStyle, categorical, styles_of
+from tape_exp.drawing.style import REFERENCE, categorical, styles_of
 from tape_exp.paper import special
 from tape_exp.paper.derived import metrics_of
 from tape_exp.paper.records import Record
@@ -78,13 +78,6 @@ def mean_grid(runs: Sequence[Record]) -> Heatmap:
     """The mean over seeds."""
     values = np.mean([np.array(run["heatmap"], float) for run in runs], axis=0)
     return Heatmap(values, **runs[0]["axes"])
-
-
-def line_of(name: str, points: Sequence[tuple[float, Value]], style: LineStyle, **how: Any) -> Line:
-    """A line through values, with the ends of their intervals; that of two seeds is too wide."""
-    places, values = zip(*points, strict=True)
-    low, high = ([None if v.pair else getattr(v, end) for v in values] for end in ("low", "high"))
-    return Line(name, places, [v.number for v in values], low, high, style, **how)
 
 
 def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
@@ -210,10 +203,14 @@ def ladder_panel(
     styles, lines = styles_of(ours), []
     for place, (model, by_digits) in enumerate(ours.items()):
         beside = 1.025 ** (place - len(ours) / 2)
-        own = [(n * beside, value) for n, value in by_digits.items()]
+        own, values = [n * beside for n in by_digits], by_digits.values()
+        low, high = (
+            [None if v.pair else getattr(v, end) for v in values] for end in ("low", "high")
+        )
+        joined, name = len(own) >= FEWEST, display_name(model)
         if own:
-            joined = len(own) >= FEWEST
-            lines.append(line_of(display_name(model), own, styles[model], joined=joined))
+            y = [value.number for value in values]
+            lines.append(Line(name, own, y, low, high, styles[model], joined=joined))
         x = [n * beside for n in paper[model]]
         how: Any = {"style": styles[model], "joined": False, "hollow": True}
         lines.append(Line("", x, [*paper[model].values()], **how))

@@ -7,7 +7,7 @@ from typing import Any
 from tabulate import tabulate
 
 from tape_exp.paper import claims
-from tape_exp.paper.artifact import SCALES, Artifact
+from tape_exp.paper.artifact import SCALES, Artifact, load, names
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.records import Record
 from tape_exp.paper.tables import Cell, Column, Table
@@ -20,19 +20,20 @@ ORDER = [claims.YES, claims.ORDERED, claims.NO, claims.REVERSED]
 ORDER += [claims.UNCLEAR, claims.FLOOR, claims.UNTESTED]
 
 
-def views(artifact: Artifact, records: Sequence[Record]) -> list[View]:
-    """An artifact at each scale at which there is something to show."""
-    every = [View(artifact, scale, records) for scale in artifact.scales]
-    return [view for view in every if view.table is not None]
-
-
-def judged(artifact: Artifact, shown: Sequence[View]) -> tuple[str, Verdict]:
-    """The largest scale that tests the claim, or else has records, and the verdict there."""
-    largest_first = sorted(shown, key=lambda view: -SCALES.index(view.scale))
-    verdicts = [(view.scale, verdict(view)) for view in largest_first]
-    tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
-    none = View(artifact, next(iter(artifact.scales)), [])
-    return [*tested, *verdicts, ("", verdict(none))][0]
+def judged(
+    records: Sequence[Record],
+) -> Iterator[tuple[Artifact, list[View], tuple[str, Verdict]]]:
+    """Every artifact, at each scale at which there is something to show; and the largest scale that
+    tests the claim, or else has records, with the verdict there.
+    """
+    for artifact in map(load, names()):
+        every = [View(artifact, scale, records) for scale in artifact.scales]
+        shown = [view for view in every if view.table is not None]
+        largest_first = sorted(shown, key=lambda view: -SCALES.index(view.scale))
+        verdicts = [(view.scale, verdict(view)) for view in largest_first]
+        tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
+        none = View(artifact, next(iter(artifact.scales)), [])
+        yield artifact, shown, [*tested, *verdicts, ("", verdict(none))][0]
 
 
 def claims_table(judgements: dict[str, tuple[Artifact, str, Verdict]]) -> Table:
@@ -135,5 +136,5 @@ def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
 
 def costs() -> dict[str, Any]:
     """What ``tape-exp paper cost`` wrote, by artifact."""
-    path = folders.ROOT / "results" / "costs.json"
+    path = folders.RESULTS / "costs.json"
     return json.loads(path.read_text())["artifacts"] if path.exists() else {}

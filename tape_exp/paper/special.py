@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +106,7 @@ def speed_records(scale: str) -> list[dict[str, Any]]:
     processors, which are named with their threads, under smoke.
     """
     on = {"smoke": True, "small": False}.get(scale)
-    path = results() / "speed.jsonl"
+    path = folders.RESULTS / "speed.jsonl"
     records = map(json.loads, path.read_text().splitlines() if path.exists() else ())
     of_speed = [record for record in records if record["benchmark"] == "speed"]
     return [each for each in of_speed if str(each["machine"]).endswith(" threads") is on]
@@ -121,11 +120,6 @@ def fastest(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         if case not in best or row["ms"] < best[case]["ms"]:
             best[case] = row
     return [*best.values()]
-
-
-def results() -> Path:
-    """The folder of committed results."""
-    return folders.ROOT / "results"
 
 
 def timed(row: Mapping[str, Any]) -> Value:
@@ -182,7 +176,7 @@ def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], 
     """The table of what ``tape-exp theory --record`` left, which has no scale."""
 
     def table(view: "View") -> Table | None:
-        path = results() / "theory.json"
+        path = folders.RESULTS / "theory.json"
         if not path.exists():
             return None
         report = json.loads(path.read_text())

@@ -86,10 +86,8 @@ def with_error(runs: Mapping[int, Value]) -> Value:
 class Difference:
     """The mean difference of two methods over the seeds that both have, ours minus theirs."""
 
-    mean: float
-    half: float | None  # of its 95 % interval: less could not be told from 0; None of one seed
+    value: Value  # with its 95 % interval, of differences that are not all equal
     p: float | None  # two-sided, of a paired t test; 1 where all are equal, which is no evidence
-    n: int  # how many seeds both have
 
 
 def paired(ours: Value, theirs: Value) -> Difference | None:
@@ -102,28 +100,20 @@ def paired(ours: Value, theirs: Value) -> Difference | None:
     if not seeds:
         return None
     pairs = [(ours.runs[seed].number, theirs.runs[seed].number) for seed in seeds]
-    differences, n = [mine - other for mine, other in pairs], len(seeds)
-    centre = float(np.mean(differences))
-    if n < 2:
-        return Difference(centre, None, None, n)
-    error = float(np.std(differences, ddof=1)) / n**0.5
-    half = float(stdtrit(n - 1, 0.975)) * error
-    equal = error <= 1e-12 * max(abs(number) for pair in pairs for number in pair)  # but rounding
-    p = 1.0 if equal else 2 * float(stdtr(n - 1, -abs(centre) / error))
-    return Difference(centre, half, p, n)
+    value = over_seeds({seed: Value(a - b) for seed, (a, b) in zip(seeds, pairs, strict=True)})
+    value, n = replace(value, runs={}), len(seeds)
+    if value.high is None:
+        return Difference(value, None)
+    error = (value.high - value.number) / float(stdtrit(n - 1, 0.975))
+    if error <= 1e-12 * max(abs(number) for pair in pairs for number in pair):  # but rounding
+        return Difference(Value(value.number, n=n), 1.0)
+    return Difference(value, 2 * float(stdtr(n - 1, -abs(value.number) / error)))
 
 
 def lead(ours: Value, theirs: Value) -> Value | None:
-    """The paired difference as a value; None where no seed is shared. Differences that are all
-    equal show no spread, and have no interval.
-    """
+    """The paired difference; None where no seed is shared."""
     found = paired(ours, theirs)
-    if found is None:
-        return None
-    value = Value(found.mean, n=found.n)
-    if not found.half:
-        return value
-    return replace(value, low=found.mean - found.half, high=found.mean + found.half)
+    return found.value if found else None
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -152,18 +152,9 @@ def decimal(number: float, digits: int, sign: str = "") -> str:
 
 
 COMMANDS = {"±": r"\pm", "→": r"\to", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
-COMMANDS |= {
-    "≤": r"\le",
-    "≥": r"\ge",
-    "√": r"\surd",
-    "†": r"\dagger",
-    "χ": r"\chi",
-    "²": "^2",
-    "|": "|",
-}
-SYMBOLS = str.maketrans(
-    {"–": "--", "…": r"\dots{}"} | {c: f"${tex}$" for c, tex in COMMANDS.items()}
-)
+COMMANDS |= {"≤": r"\le", "≥": r"\ge", "√": r"\surd", "†": r"\dagger", "χ": r"\chi", "²": "^2"}
+SYMBOLS = str.maketrans({c: f"${tex}$" for c, tex in COMMANDS.items()})
+SYMBOLS |= str.maketrans({"–": "--", "…": r"\dots{}", "|": "$|$"})
 TEX = str.maketrans(LATEX_ESCAPE_RULES)
 
 

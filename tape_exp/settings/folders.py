@@ -10,4 +10,5 @@ PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = (PACKAGE / "conf").is_dir()  # from a wheel
 ROOT = Path.cwd() if INSTALLED else PACKAGE.parent
 CONF = (PACKAGE if INSTALLED else ROOT) / "conf"
-RECORDS = ROOT / "results" / "records"
+RESULTS = ROOT / "results"
+RECORDS = RESULTS / "records"

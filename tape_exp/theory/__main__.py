@@ -1,9 +1,8 @@
 """``python -m tape_exp.theory``: theorem 1 and both propositions of the TAPE paper, run and
 measured (half a minute on a core).
 
-Prints the report. With ``--record``, or into ``--out``, it leaves it as ``theory.json`` and draws
-the artifacts ``theory`` and ``theory_propositions``, with accuracy against length for the
-construction as printed and as repaired.
+Prints the report; with ``--record`` it stays in ``results/theory.json``, from which the artifacts
+``theory`` and ``theory_propositions`` are made.
 """
 
 import argparse
@@ -21,6 +20,7 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
 from tape_exp.paper import special
 from tape_exp.runs.record import environment_info
+from tape_exp.settings import folders
 from tape_exp.settings.commands import command
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
@@ -32,7 +32,6 @@ FORMS = {
     "strict mask, repaired scale": Form(readout="printed"),
     "repaired": Form(),
 }
-RESULTS = special.results()
 MOST_ROWS = 1000
 LENGTHS = tuple(2**n for n in range(1, 13))
 
@@ -71,8 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for table in (special.theorem, special.propositions):
         print(table(record).markdown(), end="\n\n")
     if given.record:
-        write_atomically(RESULTS / "theory.json", json.dumps(record, indent=1) + "\n")
-        print(f"{RESULTS / 'theory.json'}; `tape-exp paper render` draws it.")
+        path = folders.RESULTS / "theory.json"
+        write_atomically(path, json.dumps(record, indent=1) + "\n")
+        print(f"{path}; `tape-exp paper render` draws it.")
     else:
         print("Nothing is written; --record puts this into results/.")
     return 0

@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from tape_exp.paper.artifact import load, names
+from tape_exp.paper.artifact import load
 from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.pages import claims_table, judged, views
+from tape_exp.paper.pages import claims_table, judged
 from tape_exp.paper.records import read_records
 from tape_exp.paper.tables import tex
 from tape_exp.paper.view import View
@@ -15,7 +15,7 @@ from tape_exp.settings import folders, plugins
 from tape_exp.settings.errors import ConfigError
 from tests.paper.fakes import record, runs, view
 
-RESULTS = folders.ROOT / "results"
+RESULTS = folders.RESULTS
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -27,18 +27,14 @@ def records():
     return read_records()
 
 
-@pytest.mark.parametrize("name", names())
-def test_the_committed_tables_are_those_of_the_committed_records(name, records):
-    for shown in views(load(name), records):
-        committed = RESULTS / "tables" / f"{name}-{shown.scale}.csv"
-        assert shown.table.csv() == committed.read_text(), "run make tables"
-        assert shown.table.caption
-        assert "{" not in shown.table.caption
-
-
-def test_the_committed_verdicts_are_those_of_the_committed_records(records):
-    artifacts = [load(name) for name in names()]
-    judgements = {a.name: (a, *judged(a, views(a, records))) for a in artifacts}
+def test_the_committed_tables_and_verdicts_are_those_of_the_committed_records(records):
+    judgements = {}
+    for artifact, shown, judgement in judged(records):
+        judgements[artifact.name] = artifact, *judgement
+        for at_scale in shown:
+            committed = RESULTS / "tables" / f"{artifact.name}-{at_scale.scale}.csv"
+            assert at_scale.table.csv() == committed.read_text(), "run make tables"
+            assert "{" not in at_scale.table.caption
     assert claims_table(judgements).csv() == (RESULTS / "tables" / "claims.csv").read_text()
 
 

@@ -1,28 +1,29 @@
 """``python -m tape_exp.theory``: what it measures is what it prints, writes and draws."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tape_exp.paper import special
 from tape_exp.paper.artifact import load
 from tape_exp.paper.view import View
+from tape_exp.settings import folders
 from tape_exp.theory import PROPERTIES
 from tape_exp.theory import __main__ as report
 
 
 def test_report_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "LENGTHS", tuple(2**n for n in range(1, 9)))
-    found = report.theorem(2, report.LENGTHS)
+    found = report.theorem(2, tuple(2**n for n in range(1, 9)))
+    case = SimpleNamespace(variant="tape", initial="rotations")
     monkeypatch.setattr(report, "theorem", lambda rows: found)
-    first = report.cases()[:2]
-    monkeypatch.setattr(report, "cases", lambda: first)
+    monkeypatch.setattr(report, "cases", lambda: [case])
+    monkeypatch.setattr(report, "measure", lambda case: dict.fromkeys(PROPERTIES, 1e-12))
+    monkeypatch.setattr(folders, "RESULTS", tmp_path)
     threads = torch.get_num_threads()
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    assert report.main(["--rows", "2"]) == 0
+    assert report.main([]) == 0
     assert not [*tmp_path.iterdir()], "looking writes nothing"
-    assert report.main(["--record", "--rows", "2"]) == 0
+    assert report.main(["--record"]) == 0
     assert torch.get_num_threads() == threads
     record = json.loads((tmp_path / "theory.json").read_text())
     repaired = record["theorem"]["forms"]["repaired"]
@@ -36,12 +37,11 @@ def test_report_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
         "wrong": 0,
     }
     assert record["theorem"]["forms"]["printed"]["identity"] == [0.0] * 8
-    assert [row["variant"] for row in record["propositions"]] == [case.variant for case in first]
+    assert [row["variant"] for row in record["propositions"]] == ["tape"]
     assert all(set(PROPERTIES) < set(row) for row in record["propositions"])
     printed = capsys.readouterr().out
     assert "yes (" in printed
     assert printed.count("| repaired ") == 2
-    monkeypatch.setattr(special, "results", lambda: tmp_path)
     view = View(load("theory"), "smoke", [])
     assert "wrong at 0 of the 54321 positions of all 11111 sequences" in view.table.caption
     assert len(view.table.rows) == len(report.FORMS)
