@@ -125,12 +125,11 @@ def _check_config(
         stored, now = (OmegaConf.select(x, key, default=DEFAULTS.get(key)) for x in (run, cfg))
         if stored == now or (key, stored) == ("model.scaling.method", "none"):
             continue
-        remedy = f"{key}={literal(stored)}"
         if key == "model._target_":
-            remedy = f"model={run.model.name}"
+            key, stored, now = "model", run.model.name, cfg.model.name
         sentence = (
-            f"checkpoint {checkpoint} of model={run.model.name} was trained with "
-            f"{key}={literal(stored)}, and {key} is {literal(now)} here; set {remedy}"
+            f"checkpoint {checkpoint} was trained with {key}={literal(stored)}, and {key} is "
+            f"{literal(now)} here; set {key}={literal(stored)}"
         )
         if adaptation is not None:
             raise ConfigError(f"{sentence}.")

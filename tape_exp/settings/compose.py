@@ -134,6 +134,8 @@ def spell_out(words: Sequence[str]) -> list[str]:
     """
     spelled: list[str] = []
     for word in words:
+        if re.match(r"--(?!cfg=|package=|info=)[\w.]+=", word):  # those are Hydra's
+            raise ConfigError(f"{word} begins with dashes; write {word[2:]}.")
         if word.startswith("hydra.searchpath="):
             names = re.findall(r"pkg://(\w+)\.conf\b", word)
             packages().update({name: path for name in names if (path := folder_of(name))})

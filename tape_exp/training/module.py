@@ -201,8 +201,19 @@ class LanguageModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Sign the checkpoint with its config; leave out frozen weights that are kept elsewhere."""
+        """Sign the checkpoint with its config; leave out frozen weights that are kept elsewhere.
+
+        AdamW numbers parameters by groups. Lightning's FSDP reads and writes their numbers in the
+        order of the model, and so do all checkpoints: a run may resume with another strategy.
+        """
         checkpoint["config_hash"] = self.config_hash
+        if self.device_mesh is None:
+            places = {parameter: place for place, parameter in enumerate(self.parameters())}
+            (optimizer,), (state,) = self.trainer.optimizers, checkpoint["optimizer_states"]
+            by_group = [places[p] for group in optimizer.param_groups for p in group["params"]]
+            state["state"] = {by_group[n]: moments for n, moments in state["state"].items()}
+            for group in state["param_groups"]:
+                group["params"] = [by_group[n] for n in group["params"]]
         if self.base is not None:
             checkpoint |= {"base": self.base, "base_weights": self.base_weights}
             names = {name for name, _ in trained(self)}

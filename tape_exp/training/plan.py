@@ -31,6 +31,7 @@ from tape_exp.training.from_config import blank_parts, micro_batches, precision
 
 UTILISATION = 0.4  # of the peak
 ASSUMED = "H100"  # where this machine has no GPU whose peak is known
+CARD = 80 * 2**30  # bytes of its memory
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Devices:
     accumulate: int  # forward passes a step
     name: str
     peak: float  # FLOP/s of one device, of dense bf16 or of fp32
-    memory: int  # bytes of one device; 0: none is present
+    memory: int  # bytes of one device; 0: not planned for
     cpu: bool
 
 
@@ -60,7 +61,7 @@ def devices_of(cfg: DictConfig, task: Task) -> Devices:
     peak, accumulate = peak_flops(device, peaks), micro_batches(cfg, task)
     rows, sharded = max(task.optim.batch // count // accumulate, 1), trainer.strategy == "fsdp"
     name, peak = (machine_name(device), peak) if peak else (f"{ASSUMED} (assumed)", peaks[ASSUMED])
-    here = device_memory(device)
+    here = 0 if on_cpu else device_memory(device) or CARD
     return Devices(count, sharded, numbers, rows, accumulate, name, peak, here, on_cpu)
 
 
@@ -160,4 +161,4 @@ def print_plan(cfg: DictConfig) -> None:
     if devices.memory:
         way = int(task.trains and cfg.trainer.checkpoint_activations)
         fits = "fits" if rows["GiB a device"][way] * 2**30 <= devices.memory else "does not fit"
-        print(f"It {fits} into the {devices.memory / 2**30:.0f} GiB of a device.")
+        print(f"\nIt {fits} into the {devices.memory / 2**30:.0f} GiB of a device, {devices.name}.")

@@ -296,32 +296,35 @@ def test_a_task_names_the_run_of_the_same_method(own):
     assert starting_weights.find(cfg).parents[1] == paths[1]
 
 
-def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(shared, tmp_path):
-    """FSDP on two CPU processes, stopped after two steps, against one process: losses, trained
-    weights, adapter.
+def test_a_run_resumes_with_another_strategy(shared, tmp_path):
+    """Begun by one process, gone on by FSDP on two, evaluated by one: losses, adapter and metrics
+    of a run that was left alone.
     """
-    init, losses, adapters = f"task.init_from={shared.base().path}", [], []
-    for devices in (1, 2):
-        runs = Runs(tmp_path / str(devices), shared.text)
-        words = [*EXTEND[1:], init, "model=rope", "peft=lora", "task.optim.max_steps=4"]
-        if devices == 1:
-            directory = RunDirectory(runs(*words, task="extend")[0])
-        else:
-            sharded = ["task=extend", *on_text(runs.text, "extend"), f"runs={runs.runs}", *WORDS]
-            sharded += [*words, "trainer.strategy=fsdp", "trainer.devices=2"]
-            directory = RunDirectory(compose_config(sharded))
-            done = train(*sharded)
-            assert done.returncode == 0, done.stderr
-            forget_the_end(directory.path)
-            shutil.rmtree(directory.artifacts)
-            assert train(*sharded).returncode == 0
+    runs = Runs(tmp_path, shared.text)
+    words = [*EXTEND[1:], f"task.init_from={shared.base().path}", "model=rope", "peft=lora"]
+    words += ["task.optim.max_steps=4"]
+    cfg, whole = runs(*words, task="extend")
+    directory = RunDirectory(cfg)
+
+    def measured():
         rows = read_metrics(directory.metrics)
-        losses.append([row["train/loss"] for row in rows if "train/loss" in row])
-        adapters.append(load_file(directory.artifacts / "adapter" / "adapter.safetensors"))
-    assert len(losses[0]) == 4
-    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
-    assert adapters[0].keys() == adapters[1].keys()
-    assert all((adapters[0][name] - adapters[1][name]).abs().max() < 1e-4 for name in adapters[0])
+        adapter = load_file(directory.artifacts / "adapter" / "adapter.safetensors")
+        return [row["train/loss"] for row in rows if "train/loss" in row], adapter
+
+    losses, adapter = measured()
+    forget_the_end(directory.path)
+    shutil.rmtree(directory.artifacts)
+    sharded = ["task=extend", *on_text(runs.text, "extend"), f"runs={runs.runs}", *WORDS, *words]
+    ended = train(*sharded, "trainer.strategy=fsdp", "trainer.devices=2")
+    assert ended.returncode == 0, ended.stderr
+    assert "Resuming from step 2" in ended.stdout
+    again, adapter_again = measured()
+    assert len(losses) == 4
+    assert again == pytest.approx(losses, abs=1e-5)
+    assert adapter_again.keys() == adapter.keys()
+    assert all((adapter_again[name] - adapter[name]).abs().max() < 1e-4 for name in adapter)
+    (directory.path / "DONE").unlink()
+    assert runs(*words, task="extend")[1]["metrics"] == pytest.approx(whole["metrics"], abs=1e-4)
 
 
 EXPORTED = {("rope", "lora"): "LlamaForCausalLM", ("tape", "tape"): "TapeExpForCausalLM"}
@@ -524,7 +527,7 @@ def test_of_several_runs_of_a_task_the_one_on_the_same_text_is_the_base(tmp_path
     ("trained", "name", "word"),
     [
         ("nope.NoPE", "nope", ""),
-        ("nope.NoPE", "sinusoidal", "set model=other unless"),
+        ("nope.NoPE", "sinusoidal", "model=other, and model is sinusoidal here; set model=other"),
         ("rope.RoPE, theta: 5", "rope", "set model.theta=5 unless"),
     ],
 )

@@ -42,6 +42,7 @@ from tests.processes import train
         ("seed=first", ["seed=first", "integer"]),
         ("trainer.devices=two", ["trainer.devices=two", "integer"]),
         ("seed=0,1", ["seed=0,1", "-m"]),
+        ("--seed=1", ["--seed=1", "write seed=1"]),
         ("task.train_digits=[1", ["task.train_digits=[1"]),
         ("model=[rope,nopee]", ["model.layers.1=nopee", "'nope'"]),
         ("model=[]", ["model.layers"]),

@@ -120,6 +120,7 @@ def test_every_task_can_be_planned_before_anything_exists(task, tmp_path, capsys
     run(compose_config([f"task={task}", "scale=paper", "debug=plan", "checkpoint=a_run_to_come"]))
     printed = capsys.readouterr().out
     assert "1 x H100 (assumed)" in printed
+    assert "GiB of a device, H100 (assumed)" in printed
     assert ("hours" in printed) == make_task(compose_config([f"task={task}"])).trains
     assert os.listdir(tmp_path) == []
 
