@@ -11,9 +11,10 @@ import functools
 import importlib.util
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models import cudnn
 from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import ConfigError
 
@@ -237,22 +237,22 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     prefill flash-attn for ALiBi's slopes, if it is installed, and FlexAttention for other biases
     and windows; up to :data:`DENSE_UP_TO` tokens learned biases by distance are dense.
     """
-    q, T, biases, window = scores.q, scores.q.shape[2], scores.biases, scores.window
-    tables = [isinstance(x, ByPosition) or getattr(x, "slopes", 0) is None for x in biases]
-    name = "sdpa"
-    if q.device.type != "cuda":
-        learns = bool(biases) and scores.slopes is None and torch.is_grad_enabled()
-        if T < CPU_SDPA_FROM or carried is not None or learns:
-            name = "explicit"
+    q, T, on_cpu = scores.q, scores.q.shape[2], scores.q.device.type == "cpu"
+    slopes = scores.slopes is not None
+    tables = [isinstance(x, ByPosition) or getattr(x, "slopes", 0) is None for x in scores.biases]
+    if on_cpu:
+        learns = bool(scores.biases) and not slopes and torch.is_grad_enabled()
+        name = "explicit" if T < CPU_SDPA_FROM or carried is not None or learns else "sdpa"
     elif scores.k.shape[2] > T or q.element_size() > 2:
-        pass  # decoding, or full precision
-    elif scores.slopes is not None and carried is None and flash_installed():
+        name = "sdpa"  # decoding, or full precision
+    elif slopes and carried is None and flash_installed():
         name = "flash"
-    elif window is not None:
+    elif scores.window is not None:
         name = "flex" if scores.padding is None else "sdpa"
-    elif biases and not (all(tables) and T <= DENSE_UP_TO):
-        name = "flex"
-    kind = "carried state" if carried is not None else "bias" if biases else "plain"
+    else:
+        dense = all(tables) and T <= DENSE_UP_TO
+        name = "sdpa" if dense or not tables else "flex"
+    kind = "carried state" if carried is not None else "bias" if tables else "plain"
     say(f"attention ({kind}, {q.device.type}, {q.dtype}): {name}")
     return name
 
@@ -288,42 +288,36 @@ def explicit(scores: Scores, v: Tensor) -> Tensor:
     queries at a time, over the keys up to the last one's own.
     """
     T = scores.q.shape[2]
-    rows = ROWS if scores.q.device.type == "cpu" else T
+    if T <= ROWS or scores.q.device.type != "cpu":
+        return scores.probabilities().to(v.dtype) @ v
     # Cut at the blocks' ends and joined, since each slice's gradient would be as long as the row.
-    sizes = [scores.offset + min(rows, T), *(min(rows, T - t) for t in range(rows, T, rows))]
-    k, values = scores.k.split(sizes, 2), v.split(sizes, 2)
-    outputs = []
-    for i, q in enumerate(scores.q.split(rows, 2), 1):
-        p = scores.softmax(q, joined(k[:i]), (i - 1) * rows).to(v.dtype)
-        outputs.append(p @ joined(values[:i]))
-    return joined(outputs)
+    ends = [scores.offset + min(t + ROWS, T) for t in range(0, T, ROWS)]
+    sizes = [ends[0], *(b - a for a, b in pairwise(ends))]
+    k, values, outputs = scores.k.split(sizes, 2), v.split(sizes, 2), []
+    for n, q in enumerate(scores.q.split(ROWS, 2)):
+        p = scores.softmax(q, torch.cat(k[: n + 1], 2), n * ROWS).to(v.dtype)
+        outputs.append(p @ torch.cat(values[: n + 1], 2))
+    return torch.cat(outputs, 2)
 
 
 def sdpa(scores: Scores, v: Tensor) -> Tensor:
-    """torch's scaled_dot_product_attention.
-
-    Its fused kernels want values as wide as queries: the narrower are padded with zeros, but where
-    cuDNN takes wider values as they are (:mod:`tape_exp.models.cudnn`).
+    """torch's scaled_dot_product_attention, which picks the kernel. A CPU's and flash's want values
+    as wide as queries: narrower ones are padded with zeros.
     """
-    q, k = scores.q, scores.k
-    (T, D), (S, width) = q.shape[2:], v.shape[2:]
-    scale, on_cpu = 1 / math.sqrt(D), q.device.type == "cpu"
+    q, k, width = scores.q, scores.k, v.shape[-1]
+    (T, D), S, on_cpu = q.shape[2:], k.shape[2], q.device.type == "cpu"
+    v = v if width >= D else F.pad(v, (0, D - width))
     plain = not scores.biases and scores.window is None and scores.padding is None and T == S
-    if width > D and not (plain and cudnn.takes(q.device, q.dtype, D, width)):
-        q, k = F.pad(q, (0, width - D)), F.pad(k, (0, width - D))
-    if width < D:
-        v = F.pad(v, (0, D - width))
-    if plain:
-        with cudnn.priority(q.device):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., :width]
-    mask = scores.visible(0, T)
-    if scores.biases:
+    mask = None if plain else scores.visible(0, T)
+    if mask is not None and scores.biases:
         bias = sum((scores.addend(x, 0, T) for x in scores.biases), q.new_zeros(()))
         bias = bias if on_cpu else bias.to(q.dtype)
         mask = torch.where(mask, bias, float("-inf")).expand(*q.shape[:2], T, S)
     # Autocast would round the mask, which a CPU's kernel takes in fp32.
-    with full_precision(q) if on_cpu else nullcontext():
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :width]
+    with full_precision(q) if on_cpu and mask is not None else nullcontext():
+        options: dict[str, Any] = {"attn_mask": mask, "is_causal": mask is None}
+        out = F.scaled_dot_product_attention(q, k, v, **options, scale=1 / math.sqrt(D))
+    return out[..., :width]
 
 
 def flash(scores: Scores, v: Tensor) -> Tensor:
@@ -433,11 +427,6 @@ BACKENDS: dict[str, Callable[..., Any]]
 BACKENDS = {"explicit": explicit, "sdpa": sdpa, "flex": flex, "flash": flash}
 
 
-def joined(blocks: Sequence[Tensor]) -> Tensor:
-    """Blocks of tokens, (B, H, T, D) each, as one."""
-    return blocks[0] if len(blocks) == 1 else torch.cat([*blocks], 2)
-
-
 def by_distance(table_HS: Tensor, T: int) -> Tensor:
     """The entries of the last T of S tokens as queries and all as keys, (H, T, S); at later keys
     that of distance 0.
@@ -479,6 +468,6 @@ def prepare_to_compile() -> None:
     # By default a ninth size or kind of block would silently be computed eagerly.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
     functorch_config.backward_pass_autocast = "off"
-    for fact in (say, flash_installed, cudnn.takes):
+    for fact in (say, flash_installed):
         torch.compiler.assume_constant_result(fact)
     RowSampler.integers = torch.compiler.disable(RowSampler.integers)  # type: ignore[method-assign]

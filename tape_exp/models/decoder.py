@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine.seeding import RowSampler, generator_for
-from tape_exp.models import cudnn
 from tape_exp.models.attention import prepare_to_compile
 from tape_exp.models.block import Block, ForwardContext, Watch, matrix
 from tape_exp.models.layers import Kinds, LayerKind, random_positions
@@ -144,7 +143,6 @@ class Decoder(nn.Module):
         kept = cache if self.cacheable else None
         context = ForwardContext(own_BT, positions_BT, consecutive, sampler, kept, padding_B, watch)
         states = self.starts(positions_BT[:, first:], last_B1)
-        self._try_cudnn(states)
         x_BTC = self.embedding(computed)
         run = self._run if self.training and cache is None and watch is None else run_block
         if self.recompute and self.training and torch.is_grad_enabled():
@@ -193,18 +191,6 @@ class Decoder(nn.Module):
         more = positions_BT if last_B1 is None else torch.cat([positions_BT, last_B1], 1)
         states, T = [position.start(more) for position in self.encodings()], positions_BT.shape[1]
         return [None if state is None else state[:, :T] for state in states]
-
-    def _try_cudnn(self, states: list[Tensor | None]) -> None:
-        """On a GPU find out, once and before a graph is built, whether cuDNN averages what these
-        states carry with the values.
-        """
-        weight, d = self.head.weight, self.arch.head_dim
-        if weight.device.type != "cuda":
-            return
-        cast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        for position, state in zip(self.encodings(), states, strict=True):
-            if (carried := position.carry(state)) is not None:
-                cudnn.trial(weight.device, cast or weight.dtype, d, d + carried.shape[-1])
 
     @property
     def cacheable(self) -> bool:

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models import attention, cudnn
+from tape_exp.models import attention
 from tape_exp.models.attention import (
     CHOICES,
     ByDistance,
@@ -21,7 +20,6 @@ from tape_exp.models.attention import (
     causal_blocks,
     choose,
     refusal,
-    sdpa,
 )
 from tape_exp.models.conformance import randomise
 from tape_exp.settings.errors import ConfigError
@@ -280,41 +278,3 @@ def test_backends_that_cannot_say_why(monkeypatch):
         assert "from the queries'" in refusal("flash", plain, narrow, None)
         assert refusal("flash", replace(plain, window=Window(2, 1)), q, None)
         assert refusal("flash", replace(plain, biases=(Dense(q),)), q, None)
-
-
-@pytest.mark.parametrize("takes", [True, False])
-def test_queries_are_padded_only_where_cudnn_does_not_take_wider_values(takes, monkeypatch):
-    seen = []
-
-    def fused(q, k, v, **options):
-        seen.append((q.shape[-1], k.shape[-1], v.shape[-1], options["scale"]))
-        return v.new_empty(*q.shape[:3], v.shape[-1])
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
-    monkeypatch.setattr(cudnn, "takes", lambda *call: takes)
-    q = torch.empty(2, 4, 32, 64)
-    masked, plain = Scores(q, q, (Dense(q.new_zeros(1, 4, 32, 32)),)), Scores(q, q)
-    for scores, values, width in (
-        (plain, 128, 64 if takes else 128),
-        (masked, 128, 128),
-        (plain, 32, 64),
-    ):
-        assert sdpa(scores, torch.empty(2, 4, 32, values)).shape[-1] == values
-        assert seen.pop() == (width, width, max(values, 64), 1 / 8)
-
-
-def test_cudnn_is_tried_before_it_is_given_wider_values(monkeypatch):
-    """On a CPU that says it is Hopper, with torch's own kernels instead of cuDNN's."""
-    call = (torch.device("cpu"), torch.bfloat16, 16, 32)
-
-    def found(**patches) -> bool:
-        monkeypatch.setattr(cudnn, "_tried", {})
-        for name, value in patches.items():
-            monkeypatch.setattr(cudnn, name, value)
-        cudnn.trial(*call)
-        return cudnn.takes(*call)
-
-    assert not found(), "a CPU is no Hopper"
-    assert not found(comes_first=lambda device: True), "a CPU has no cuDNN"
-    assert found(sdpa_kernel=lambda backend: sdpa_kernel(SDPBackend.MATH))
-    assert not found(LOST=0.0)
