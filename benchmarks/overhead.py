@@ -8,7 +8,6 @@ same machine.
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,27 +58,24 @@ def smoke(folder: Path, task: str, rounds: int, *words: str, model: str = "rope"
 def overhead(cfg: DictConfig) -> dict[str, Any]:
     """Seconds of a step of the run over those of the bare loop.
 
-    Returns median and quartiles over the rounds by the ``clock`` and by the ``processor`` time of
-    this process, the ratio of the ``whole``, which the checkpoint is a part of, and the
-    milliseconds of a bare step.
+    Returns median and quartiles over the rounds, the ratio of the ``whole``, which the checkpoint
+    is a part of, and the milliseconds of a bare step.
     """
     beside = Beside(cfg)
     run(cfg, [beside])
     rounds = beside.rounds[1:]
-    ratios = [(run[0] / bare[0], run[1] / bare[1]) for run, bare in rounds]
-    loop = sum(bare[0] for _, bare in rounds)
+    loop = sum(bare for _, bare in rounds)
     return {
-        "clock": spread([clock for clock, _ in ratios]),
-        "processor": spread([processor for _, processor in ratios]),
-        "whole": round(sum(run[0] for run, _ in rounds) / loop, 4),
+        "clock": spread([run / bare for run, bare in rounds]),
+        "whole": round(sum(run for run, _ in rounds) / loop, 4),
         "bare_step_ms": round(1000 * loop / len(rounds) / cfg.trainer.log_every, 2),
         "rounds": len(rounds),
     }
 
 
 class Beside(Callback):
-    """Every ``trainer.log_every`` steps, lets the bare loop make as many, and keeps (run, bare),
-    each (clock, processor) seconds.
+    """Every ``trainer.log_every`` steps, lets the bare loop make as many, and keeps their
+    seconds, (run, bare).
 
     What follows the callbacks in a step of Lightning's, its report and its checkpoint, counts for
     the next round.
@@ -87,12 +83,12 @@ class Beside(Callback):
 
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg, self.every = cfg, cfg.trainer.log_every
-        self.rounds: list[tuple[tuple[float, float], tuple[float, float]]] = []
+        self.rounds: list[tuple[float, float]] = []
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """The clock of the run begins."""
         self.loop = BareLoop(self.cfg, module.task)
-        self.since = both()
+        self.since = now()
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
@@ -101,14 +97,14 @@ class Beside(Callback):
         step, task = trainer.global_step, self.loop.task
         if step % self.every:
             return
-        run, rows = elapsed(self.since), task.optim.batch
+        run, rows = now() - self.since, task.optim.batch
         numbers = range(step - self.every, step)
         batches = [task.train_batch(number * rows, rows) for number in numbers]
-        began = both()
+        began = now()
         for made in batches:
             self.loop.step(made)
-        self.rounds.append((run, elapsed(began)))
-        self.since = both()
+        self.rounds.append((run, now() - began))
+        self.since = now()
 
 
 class BareLoop:
@@ -134,17 +130,6 @@ class BareLoop:
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad()
-
-
-def both() -> tuple[float, float]:
-    """Clock and processor time."""
-    return now(), time.process_time()
-
-
-def elapsed(since: tuple[float, float]) -> tuple[float, float]:
-    """The seconds since then, by the clock and of the processor."""
-    clock, processor = both()
-    return clock - since[0], processor - since[1]
 
 
 if __name__ == "__main__":

@@ -175,14 +175,7 @@ def cores(
     for key, spent in times.items():
         name, backend = key.split("/")
         row: Row = {"what": "core", "encoding": name, "backend": backend}
-        row |= {"T": T, "backward": backward} | summary(spent, times[base])
-        flops = core_flops(name, shapes, T, backward)
-        row["tflops"] = round(flops / row["ms"] / 1e9, 3)
-        if peak := peak_flops(device):
-            row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
-        if device.type == "cuda":
-            row["peak_memory_bytes"] = peak_memory(cases[key], device)
-        yield row
+        yield row | {"T": T, "backward": backward} | summary(spent, times[base])
 
 
 def core_case(
@@ -217,16 +210,6 @@ def core_case(
     return once
 
 
-def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> int:
-    """Of causal attention, each product half of T × T: q kᵀ and p [v | E], and in one backward pass
-    q kᵀ once more, dq, dk, dv and dE, dp.
-    """
-    d = shapes.arch.head_dim
-    values = 2 * d if name == "tape" else d
-    widths = d + values + (3 * d + 2 * values if backward else 0)
-    return shapes.batch * shapes.arch.width // d * T**2 * widths
-
-
 def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) -> int:
     """Bytes that a forward pass keeps for its backward, each storage once, without parameters."""
     model = Decoder(shapes.arch, encoding(name)).to(device)
@@ -249,16 +232,6 @@ def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         forward()
     return sum(kept.values())
-
-
-def peak_memory(case: Callable[[], Any], device: torch.device) -> int:
-    """Bytes that a case allocates at once on a GPU, beyond what was there before."""
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    case()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before
 
 
 def decoding(

@@ -7,10 +7,10 @@ from benchmarks.speed import measure
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.paper import special
 from tape_exp.paper.artifact import load
 from tape_exp.paper.records import reported
 from tape_exp.paper.view import View
+from tape_exp.settings import folders
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.efficiency import paper_convention, true_flops
 from tests.conftest import make_decoder
@@ -84,7 +84,7 @@ def test_speed_record_and_table(tmp_path, monkeypatch):
     assert memory["tape"] > memory["rope"] > 0
 
     write_record("speed", record, tmp_path / "speed.jsonl")
-    monkeypatch.setattr(special, "results", lambda: tmp_path)
+    monkeypatch.setattr(folders, "RESULTS", tmp_path)
     view = View(load("tab_speed"), "smoke", [])
     assert "TAPE (as public code writes it)" in view.table.markdown()
 
