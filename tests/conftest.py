@@ -153,17 +153,20 @@ def arch() -> Arch:
 
 @pytest.fixture(scope="session")
 def text_folder(tmp_path_factory) -> Path:
-    """Local text in three parts, 60 documents each of words that follow a rule, so that a model can
-    learn something.
-    """
+    """Local text in three parts."""
     folder = tmp_path_factory.mktemp("text")
+    write_text(folder)
+    return folder
+
+
+def write_text(folder: Path) -> None:
+    """Three parts, 60 documents each of words that follow a rule: a model can learn something."""
     for number, split in enumerate(("train", "validation", "test")):
         documents = [
             " ".join(f"w{(i * k + number) % 17}" for k in range(1, 40)) for i in range(1, 61)
         ]
         rows = ({"text": document, "meta": {"pile_set_name": "Github"}} for document in documents)
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
 
 
 def on_text(folder: Path, task: str = "c4") -> list[str]:
