@@ -78,7 +78,7 @@ def bias_of(position, q, k, x, positions=None) -> torch.Tensor:
     found = position.bias(q, for_heads(k, q.shape[2]), x, places)
     biases = tuple(found) if isinstance(found, list) else (found,)
     scores = Scores(q.transpose(1, 2), k.transpose(1, 2), biases, positions)
-    parts = [scores.addend(bias, 0, q.shape[1]) for bias in biases]
+    parts = [scores.addend(bias) for bias in biases]
     return sum(parts[1:], parts[0])
 
 

@@ -12,9 +12,8 @@ import importlib.util
 import logging
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -34,20 +32,23 @@ CPU_SDPA_FROM = 64  # tokens from which torch's fused kernel pays off on a CPU
 # On an H200, 16 rows of 2048 tokens and 12 heads: 10.7 ms with a bias in memory, forward and
 # backward, and 40 ms with FlexAttention, which adds up the gradient of a table atomically.
 DENSE_UP_TO = 4096
-GRAPHS = 64  # that one function may be compiled to in one process
-# FlexAttention holds a tile of each bias for each stage of its pipeline: with the usual three
-# stages, more than the shared memory of a GPU.
-STAGES = {"num_stages": 2}
-_find_spec = functools.cache(importlib.util.find_spec)  # it looks in every folder
+
+
+def full_precision(x: Tensor) -> AbstractContextManager:
+    """No autocast on x's device: what is computed inside stays in its own dtype."""
+    kind = x.device.type
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+
+
+def precise(x: Tensor) -> Tensor:
+    """x in fp32, or in fp64 if it is: for what a 16-bit model must not round to its dtype."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 @dataclass(frozen=True)
 class ByDistance:
-    """A bias that depends only on the distance of query and key.
-
-    Args:
-        at: the bias of every head, (H, N), at distances (N,) fp32.
-        slopes: (H,), where the bias is -slope · distance, which flash-attn computes itself.
+    """A bias of the distance of query and key: (H, N) at distances (N,) fp32. ``slopes``, (H,): the
+    bias is -slope · distance, which flash-attn computes itself.
     """
 
     at: Callable[[Tensor], Tensor]
@@ -56,11 +57,8 @@ class ByDistance:
 
 @dataclass(frozen=True)
 class ByKey:
-    """A bias of a key, whatever the query: (B, S, H), in fp64 where only differences within a row
-    are small.
-
-    What depends only on the query cancels in the softmax: a sum from key to query, c_i - c_j, is
-    -c_j.
+    """A bias of a key, (B, S, H), in fp64 where only differences within a row are small. What the
+    query adds cancels in the softmax: a sum from key to query, c_i - c_j, is -c_j.
     """
 
     values: Tensor
@@ -68,8 +66,8 @@ class ByKey:
 
 @dataclass(frozen=True)
 class ByPosition:
-    """A bias that depends on the positions of query and key, made for some rows at a time: (1 or B,
-    H, T, S) at positions (1 or B, T) and (1 or B, S) fp32. Keys after the query are masked.
+    """A bias of the positions of query and key, made for some queries at a time: (1 or B, H, T, S)
+    at positions (1 or B, T) and (1 or B, S) fp32. Keys after the query are masked.
     """
 
     at: Callable[[Tensor, Tensor], Tensor]
@@ -125,51 +123,42 @@ class Scores:
     padding: Tensor | None = None
     window: Window | None = None
 
-    def probabilities(self, first: int = 0, last: int | None = None) -> Tensor:
-        """Of the queries ``first`` … ``last`` - 1 over the keys up to the last one's own: (B, H,
-        last - first, S'), at least fp32 whatever the dtype of q and k.
-        """
-        last = self.q.shape[2] if last is None else last
-        return self.softmax(self.q[:, :, first:last], self.k[:, :, : self.offset + last], first)
-
-    def softmax(self, q: Tensor, k: Tensor, first: int) -> Tensor:
-        """Of the queries q, from ``first`` on, over the keys k, up to the last one's own."""
-        last = first + q.shape[2]
-        q, k = precise(q), precise(k)
+    def probabilities(self) -> Tensor:
+        """(B, H, T, S), at least fp32 whatever the dtype of q and k."""
+        q, k = precise(self.q), precise(self.k)
         with full_precision(q):
             logits = (q / math.sqrt(q.shape[-1])) @ k.mT
             for bias in self.biases:
-                logits = logits.add_(self.addend(bias, first, last))
+                logits = logits.add_(self.addend(bias))
             # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
-            hidden = ~self.visible(first, last)
-            return logits.add_(logits.new_zeros(()).masked_fill(hidden, float("-inf"))).softmax(-1)
+            hidden = logits.new_zeros(()).masked_fill(~self.visible(), float("-inf"))
+            return logits.add_(hidden).softmax(-1)
 
-    def addend(self, bias: Bias, first: int, last: int) -> Tensor:
-        """What a bias adds for some queries: it broadcasts to (B, H, last - first, S')."""
-        rows, keys = slice(self.offset + first, self.offset + last), slice(self.offset + last)
+    def addend(self, bias: Bias) -> Tensor:
+        """What a bias adds: it broadcasts to (B, H, T, S)."""
         if isinstance(bias, Dense):
-            return bias.pairs[:, :, first:last, keys]
+            return bias.pairs
         if isinstance(bias, ByKey):
             # Softmax does not see what is subtracted, the bias of the query's own key: what is left
             # is small where probabilities are not, and has kept all its bits.
             values = bias.values.transpose(1, 2)
-            own = values[:, :, rows, None].detach()
-            return (values[:, :, None, keys] - own).to(precise(self.q[..., :0]).dtype)
-        positions = self.positions
+            own = values[:, :, self.offset :, None].detach()
+            return (values[:, :, None] - own).to(precise(self.q[..., :0]).dtype)
+        T, S = self.q.shape[2], self.k.shape[2]
+        if self.positions is None and isinstance(bias, ByDistance):
+            return by_distance(bias.at(torch.arange(S, device=self.q.device).float()), T)[None]
+        keys = self.positions
+        keys = torch.arange(S, device=self.q.device).float()[None] if keys is None else keys
+        queries = keys[:, self.offset :]
         if isinstance(bias, ByPosition):
-            if positions is None:
-                positions = torch.arange(self.k.shape[2], device=self.q.device)[None].float()
-            return bias.at(positions[:, rows], positions[:, keys])
-        if positions is None:
-            table = bias.at(torch.arange(self.offset + last, device=self.q.device).float())
-            return by_distance(table, last - first)[None]
-        distance = (positions[:, rows, None] - positions[:, None, keys]).clamp(min=0)
+            return bias.at(queries, keys)
+        distance = (queries[:, :, None] - keys[:, None]).clamp(min=0)
         return bias.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
 
-    def visible(self, first: int, last: int) -> Tensor:
-        """Where a query may look at a key: booleans that broadcast to (B, H, last - first, S')."""
-        number = torch.arange(self.offset + last, device=self.q.device)
-        distance = number[self.offset + first :, None] - number
+    def visible(self) -> Tensor:
+        """Where a query may look at a key: booleans that broadcast to (B, H, T, S)."""
+        number = torch.arange(self.k.shape[2], device=self.q.device)
+        distance = number[self.offset :, None] - number
         seen = distance >= 0
         if self.padding is not None:
             number = (number - self.padding[:, None])[:, None, None]
@@ -177,6 +166,18 @@ class Scores:
             seen = seen & self.window.shows(distance, number)
         # A query that is padding sees itself, so that it stays finite.
         return seen if self.padding is None else (seen & (number >= 0)) | (distance == 0)
+
+    def block(self, q: Tensor, k: Tensor, first: int) -> "Scores":
+        """Of the queries q, from ``first`` on, and the keys k, up to the last one's own."""
+        S, biases = k.shape[2], []
+        for bias in self.biases:
+            if isinstance(bias, Dense):
+                bias = Dense(bias.pairs[:, :, first : first + q.shape[2], :S])
+            elif isinstance(bias, ByKey):
+                bias = ByKey(bias.values[:, :S])
+            biases.append(bias)
+        positions = None if self.positions is None else self.positions[:, :S]
+        return replace(self, q=q, k=k, biases=tuple(biases), positions=positions)
 
     @property
     def offset(self) -> int:
@@ -192,7 +193,7 @@ class Scores:
     def times(self, factor_BHT: Tensor) -> "Scores":
         """The same with the logits of each query, biases included, multiplied by its factor."""
         scale = factor_BHT[..., None]
-        pairs = [self.addend(bias, 0, self.q.shape[2]) for bias in self.biases]
+        pairs = [self.addend(bias) for bias in self.biases]
         biases = (Dense(sum(pairs[1:], pairs[0]) * scale),) if pairs else ()
         return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases)
 
@@ -215,18 +216,18 @@ def attend(
     Raises:
         ConfigError: the backend cannot do this; the message says why.
     """
-    v = v_BSHD.transpose(1, 2)
-    carried = None if carried_BSHC is None else carried_BSHC.transpose(1, 2)
+    v = both = v_BSHD.transpose(1, 2)
+    if carried_BSHC is not None:
+        carried = carried_BSHC.transpose(1, 2).to(v.dtype)
+        both = torch.cat([v, carried.expand(*v.shape[:3], -1)], -1)
     if backend == "auto":
-        backend = choose(scores, carried)
-    elif (reason := refusal(backend, scores, v, carried)) is not None:
-        able = [name for name in BACKENDS if refusal(name, scores, v, carried) is None]
+        backend = choose(scores, carried_BSHC)
+    elif (reason := refusal(backend, scores, both)) is not None:
+        able = [name for name in BACKENDS if refusal(name, scores, both) is None]
         raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
-    D, both = v.shape[-1], v
-    if carried is not None:
-        both = torch.cat([v, carried.to(v.dtype).expand(*v.shape[:3], -1)], -1)
-    values, averaged = BACKENDS[backend](scores, both).transpose(1, 2).tensor_split((D,), -1)
-    return values, None if carried is None else averaged
+    averages = BACKENDS[backend](scores, both).transpose(1, 2)
+    values, averaged = averages.tensor_split((v.shape[-1],), -1)
+    return values, None if carried_BSHC is None else averaged
 
 
 def choose(scores: Scores, carried: Tensor | None) -> str:
@@ -237,43 +238,40 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     prefill flash-attn for ALiBi's slopes, if it is installed, and FlexAttention for other biases
     and windows; up to :data:`DENSE_UP_TO` tokens learned biases by distance are dense.
     """
-    q, T, on_cpu = scores.q, scores.q.shape[2], scores.q.device.type == "cpu"
-    slopes = scores.slopes is not None
-    tables = [isinstance(x, ByPosition) or getattr(x, "slopes", 0) is None for x in scores.biases]
-    if on_cpu:
-        learns = bool(scores.biases) and not slopes and torch.is_grad_enabled()
-        name = "explicit" if T < CPU_SDPA_FROM or carried is not None or learns else "sdpa"
+    q, T, biases = scores.q, scores.q.shape[2], scores.biases
+    slopes, carries, device = scores.slopes is not None, carried is not None, q.device.type
+    tables = all(isinstance(x, ByPosition) or getattr(x, "slopes", 0) is None for x in biases)
+    if device == "cpu":
+        learns = bool(biases) and not slopes and torch.is_grad_enabled()
+        name = "explicit" if T < CPU_SDPA_FROM or carries or learns else "sdpa"
     elif scores.k.shape[2] > T or q.element_size() > 2:
         name = "sdpa"  # decoding, or full precision
-    elif slopes and carried is None and flash_installed():
+    elif slopes and not carries and flash_installed():
         name = "flash"
-    elif scores.window is not None:
-        name = "flex" if scores.padding is None else "sdpa"
+    elif scores.window is not None or not tables or (biases and T > DENSE_UP_TO):
+        name = "flex"
     else:
-        dense = all(tables) and T <= DENSE_UP_TO
-        name = "sdpa" if dense or not tables else "flex"
-    kind = "carried state" if carried is not None else "bias" if tables else "plain"
-    say(f"attention ({kind}, {q.device.type}, {q.dtype}): {name}")
+        name = "sdpa"
+    kind = "carried state" if carries else "bias" if biases else "plain"
+    say(f"attention ({kind}, {device}, {q.dtype}): {name}")
     return name
 
 
-def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> str | None:
+def refusal(backend: str, scores: Scores, v: Tensor) -> str | None:
     """Why a backend cannot serve this call; None: it can."""
-    q, window, padded = scores.q, scores.window, scores.padding is not None
+    q, grad, window = scores.q, torch.is_grad_enabled(), scores.window
     on_gpu, narrow = q.device.type == "cuda", q.element_size() < 4
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (q, scores.k, v))
+    learns = grad and any(x.requires_grad for x in (q, scores.k, v))
     if backend == "flex" and q.device.type == "cpu" and learns:
         return "FlexAttention has no backward pass on a CPU"
-    if backend == "flex" and padded and window is not None:
-        return "FlexAttention is not asked for windows of padded rows"
     learned = any(isinstance(bias, ByKey | Dense) for bias in scores.biases)
-    if backend == "sdpa" and on_gpu and narrow and learned and torch.is_grad_enabled():
+    if backend == "sdpa" and on_gpu and narrow and learned and grad:
         return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
     if backend == "flash":
-        width = v.shape[-1] + (0 if carried is None else carried.shape[-1])
         biased = bool(scores.biases) and scores.slopes is None
-        hides = padded or (window is not None and window.sinks > 0)
-        if biased or hides or not on_gpu or not narrow or not q.shape[-1] <= width <= 256:
+        hides = scores.padding is not None or (window is not None and window.sinks > 0)
+        fits = on_gpu and narrow and q.shape[-1] <= v.shape[-1] <= 256
+        if biased or hides or not fits:
             return (
                 "flash-attn is for 16 bits on a GPU, widths of values from the queries' to 256 and "
                 "no bias but ALiBi's slopes, no padding and no sinks"
@@ -291,12 +289,12 @@ def explicit(scores: Scores, v: Tensor) -> Tensor:
     if T <= ROWS or scores.q.device.type != "cpu":
         return scores.probabilities().to(v.dtype) @ v
     # Cut at the blocks' ends and joined, since each slice's gradient would be as long as the row.
-    ends = [scores.offset + min(t + ROWS, T) for t in range(0, T, ROWS)]
-    sizes = [ends[0], *(b - a for a, b in pairwise(ends))]
-    k, values, outputs = scores.k.split(sizes, 2), v.split(sizes, 2), []
-    for n, q in enumerate(scores.q.split(ROWS, 2)):
-        p = scores.softmax(q, torch.cat(k[: n + 1], 2), n * ROWS).to(v.dtype)
-        outputs.append(p @ torch.cat(values[: n + 1], 2))
+    queries = scores.q.split(ROWS, 2)
+    sizes = [x.shape[2] + (0 if n else scores.offset) for n, x in enumerate(queries)]
+    keys, values, outputs = scores.k.split(sizes, 2), v.split(sizes, 2), []
+    for n, q in enumerate(queries):
+        block = scores.block(q, torch.cat(keys[: n + 1], 2), n * ROWS)
+        outputs.append(block.probabilities().to(v.dtype) @ torch.cat(values[: n + 1], 2))
     return torch.cat(outputs, 2)
 
 
@@ -305,19 +303,18 @@ def sdpa(scores: Scores, v: Tensor) -> Tensor:
     as wide as queries: narrower ones are padded with zeros.
     """
     q, k, width = scores.q, scores.k, v.shape[-1]
-    (T, D), S, on_cpu = q.shape[2:], k.shape[2], q.device.type == "cpu"
-    v = v if width >= D else F.pad(v, (0, D - width))
-    plain = not scores.biases and scores.window is None and scores.padding is None and T == S
-    mask = None if plain else scores.visible(0, T)
+    (T, D), S, on_cpu, mask = q.shape[2:], k.shape[2], q.device.type == "cpu", None
+    if scores.biases or scores.window is not None or scores.padding is not None or T < S:
+        mask = scores.visible()
     if mask is not None and scores.biases:
-        bias = sum((scores.addend(x, 0, T) for x in scores.biases), q.new_zeros(()))
+        bias = sum(map(scores.addend, scores.biases), q.new_zeros(()))
         bias = bias if on_cpu else bias.to(q.dtype)
         mask = torch.where(mask, bias, float("-inf")).expand(*q.shape[:2], T, S)
+    v = v if width >= D else F.pad(v, (0, D - width))
     # Autocast would round the mask, which a CPU's kernel takes in fp32.
     with full_precision(q) if on_cpu and mask is not None else nullcontext():
-        options: dict[str, Any] = {"attn_mask": mask, "is_causal": mask is None}
-        out = F.scaled_dot_product_attention(q, k, v, **options, scale=1 / math.sqrt(D))
-    return out[..., :width]
+        options: dict[str, Any] = {"is_causal": mask is None, "scale": 1 / math.sqrt(D)}
+        return F.scaled_dot_product_attention(q, k, v, mask, **options)[..., :width]
 
 
 def flash(scores: Scores, v: Tensor) -> Tensor:
@@ -329,8 +326,8 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
     slopes = None if scores.slopes is None else scores.slopes.float()
     window = (-1 if scores.window is None else scores.window.size - 1, -1)
     heads = (x.transpose(1, 2) for x in (q, k, v))
-    options = {"softmax_scale": scale, "causal": True, "window_size": window}
-    return flash_attn_func(*heads, **options, alibi_slopes=slopes).transpose(1, 2)
+    options = {"causal": True, "window_size": window, "alibi_slopes": slopes}
+    return flash_attn_func(*heads, softmax_scale=scale, **options).transpose(1, 2)
 
 
 def flex(scores: Scores, v: Tensor) -> Tensor:
@@ -340,28 +337,31 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     behind all real keys, where no real query looks, and the kernel wants multiples of 128.
     """
     T, S = scores.q.shape[2], scores.k.shape[2]
-    more = bucket(T) - T
+    more, padded = bucket(T) - T, scores.padding is not None
     q, k, v = (F.pad(x, (0, 0, 0, more)) for x in (scores.q, scores.k, v))
-    modifier = score_mod(scores, more) if scores.biases or scores.padding is not None else None
-    blocks = causal_blocks.__wrapped__ if is_compiling() else causal_blocks  # a graph caches it
-    # A model that is compiled makes it part of its own graph.
-    apart = q.device.type == "cuda" and not is_compiling()
-    out = (compiled_flex() if apart else flex_attention)(
+    modifier = score_mod(scores, more) if scores.biases or padded else None
+    window = None if padded else scores.window  # which then counts from each row's beginning
+    # A compiled model makes both part of its own graph; eagerly they would hold all scores.
+    inside = is_compiling()
+    blocks = causal_blocks.__wrapped__ if inside else causal_blocks
+    call = flex_attention if inside or q.device.type != "cuda" else compiled_flex()
+    return call(
         q,
         k,
         v,
         score_mod=modifier,
-        block_mask=blocks(T + more, S + more, str(q.device), scores.window),
+        block_mask=blocks(T + more, S + more, str(q.device), window),
         scale=1 / math.sqrt(q.shape[-1]),
-        kernel_options=STAGES if modifier else None,
-    )
-    return out[:, :, :T]
+        # A tile of each bias is held for each stage of the kernel's pipeline: with the usual three
+        # stages, more than the shared memory of a GPU.
+        kernel_options={"num_stages": 2} if modifier else None,
+    )[:, :, :T]
 
 
 def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
     """Adds the biases to a score and hides padding, with ``more`` tokens after queries and keys."""
     B, H, T, _ = scores.q.shape
-    S, offset, padding = scores.k.shape[2], scores.offset, scores.padding
+    S, offset, padding, window = scores.k.shape[2], scores.offset, scores.padding, scores.window
     added: list[Callable[..., Tensor]] = []
     for bias in scores.biases:
         if isinstance(bias, ByDistance) and scores.positions is None:
@@ -378,8 +378,7 @@ def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
                 lambda b, h, t, s, x=high, y=low, z=own: (x[b, h, s] - z[b, h, t]) + y[b, h, s]
             )
         else:
-            pairs = scores.addend(bias, 0, T).expand(-1, H, T, S)
-            pairs = F.pad(pairs, (0, more, 0, more))
+            pairs = F.pad(scores.addend(bias).expand(-1, H, T, S), (0, more, 0, more))
             if len(pairs) == 1:  # one for all rows, whose gradients meet in atomic additions
                 added.append(lambda b, h, t, s, x=pairs[0]: x[h, t, s])
             else:
@@ -390,7 +389,11 @@ def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
             score = score + add(b, h, t, s)
         if padding is None:
             return score
-        return torch.where((s >= padding[b]) | (s == t + offset), score, float("-inf"))
+        distance, number = t + offset - s, s - padding[b]
+        seen = number >= 0
+        if window is not None:
+            seen = seen & window.shows(distance, number)
+        return torch.where(seen | (distance == 0), score, float("-inf"))
 
     return modified
 
@@ -405,7 +408,7 @@ def bucket(length: int) -> int:
 
 @functools.cache
 def compiled_flex() -> Any:
-    """FlexAttention as one kernel; eagerly it would hold all scores."""
+    """FlexAttention as one kernel."""
     prepare_to_compile()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
@@ -442,9 +445,10 @@ def by_distance(table_HS: Tensor, T: int) -> Tensor:
     return row[:, None].expand(-1, T, -1).reshape(H, -1)[:, : T * (N - 1)].view(H, T, -1)[..., :S]
 
 
+@functools.cache  # the search looks in every folder
 def flash_installed() -> bool:
     """Whether there is flash-attn."""
-    return _find_spec("flash_attn") is not None
+    return importlib.util.find_spec("flash_attn") is not None
 
 
 CHOICES: list[str] = []  # what was chosen in this run, as its log has it
@@ -466,7 +470,7 @@ def prepare_to_compile() -> None:
     import torch._functorch.config as functorch_config
 
     # By default a ninth size or kind of block would silently be computed eagerly.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
     functorch_config.backward_pass_autocast = "off"
     for fact in (say, flash_installed):
         torch.compiler.assume_constant_result(fact)

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import Scores, Window, attend
+from tape_exp.models.attention import Scores, Window, attend, full_precision, precise
 from tape_exp.models.positions.base import PositionEncoding, Tokens, for_heads
-from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.schema import Arch, AttentionConfig
 
 if TYPE_CHECKING:

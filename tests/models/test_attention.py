@@ -105,7 +105,7 @@ def test_the_explicit_softmax_is_attention_written_out():
         p = p / p.sum()
         assert torch.allclose(out[1, t, 2], sum(p[s] * v[1, s, 2] for s in seen))
         assert torch.allclose(averaged[1, t, 2], sum(p[s] * carried[1, s, 2] for s in seen))
-        assert torch.allclose(scores.probabilities(t, t + 1)[1, 2, 0, : t + 3], p)
+        assert torch.allclose(scores.probabilities()[1, 2, t, : t + 3], p)
 
 
 @pytest.mark.parametrize("backend", ["explicit", "sdpa", "flex"])
@@ -115,8 +115,7 @@ def test_the_explicit_softmax_is_attention_written_out():
 def test_padding_is_hidden(backend, kinds, T):
     """Every row as if it were alone; with fewer queries than keys, from a cache."""
     padding = torch.tensor([3, 5])
-    window = None if backend == "flex" else Window(4, 1)
-    scores, v, carried, _ = case(T, 9, kinds=kinds, window=window)
+    scores, v, carried, _ = case(T, 9, kinds=kinds, window=Window(4, 1))
     out, averaged = attend(replace(scores, padding=padding), v, carried, backend)
     assert out.isfinite().all()
     for b, skip in enumerate(padding.tolist()):
@@ -139,7 +138,7 @@ def test_positions_of_rows_decide_on_a_bias_by_distance():
     positions = torch.tensor([[0.0, 2.0, 5.0], [1.0, 2.0, 9.0]])
     q = torch.zeros(2, 1, 2, 4)
     scores = Scores(q, torch.zeros(2, 1, 3, 4), (ByDistance(lambda d: d[None] ** 2),), positions)
-    found = scores.addend(scores.biases[0], 0, 2)
+    found = scores.addend(scores.biases[0])
     assert found[:, 0].tolist() == [[[4, 0, 0], [25, 9, 0]], [[1, 0, 0], [64, 49, 0]]]
 
 
@@ -244,7 +243,7 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         scores = replace(scores, padding=make(2) if "padding" in kind else None)
         carried = make(2, 4, 512, 64) if "carried" in kind else None
         assert choose(scores, carried) == backend
-        assert refusal(backend, scores, k, carried) is None
+        assert refusal(backend, scores, k) is None
 
 
 def test_on_a_cpu_long_plain_rows_are_fused_and_choices_are_told_once(caplog):
@@ -274,7 +273,7 @@ def test_backends_that_cannot_say_why(monkeypatch):
     with FakeTensorMode():
         q = torch.empty(1, 2, 1, 32, dtype=torch.bfloat16, device="cuda")
         narrow, plain = torch.empty(1, 2, 1, 8, device="cuda"), Scores(q, q)
-        assert refusal("flash", plain, q, None) is None
-        assert "from the queries'" in refusal("flash", plain, narrow, None)
-        assert refusal("flash", replace(plain, window=Window(2, 1)), q, None)
-        assert refusal("flash", replace(plain, biases=(Dense(q),)), q, None)
+        assert refusal("flash", plain, q) is None
+        assert "from the queries'" in refusal("flash", plain, narrow)
+        assert refusal("flash", replace(plain, window=Window(2, 1)), q)
+        assert refusal("flash", replace(plain, biases=(Dense(q),)), q)

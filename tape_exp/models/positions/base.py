@@ -39,7 +39,7 @@ class PositionEncoding(nn.Module):
     Every layer owns one instance, so that trainable parts are per layer; ``embed`` and ``start``
     are asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
     methods get fp32 (or fp64) and no autocast reaches them; their own parameters may be of 16 bits,
-    which :func:`~tape_exp.models.precision.precise` widens.
+    which :func:`~tape_exp.models.attention.precise` widens.
 
     Two names are conventions: a parameter ``embedding`` is kept in the first layer only, and the
     parameters in ``update_net`` are idle in the last layer, whose state nobody reads.
