@@ -10,7 +10,7 @@ from typing import Any
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.records import add_records, read_records
+from tape_exp.paper.records import add_records, read_records, warn
 from tape_exp.paper.view import View, flat_list
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command, log_plainly
@@ -112,7 +112,9 @@ def compare_models(options: argparse.Namespace) -> int:
 
 
 def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
-    """Write tables, figures and the overview of results/ at every scale that has records."""
+    """Write tables, figures and the overview of results/ at every scale that has records: of the
+    chosen artifacts, or of all.
+    """
     from tape_exp.paper import pages
     from tape_exp.paper.figures import draw_all, figures
 
@@ -122,10 +124,16 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
         load(name)  # a wrong name is told before anything is written
     records, drawings = read_records(), []
     judgements: dict[Path, dict[str, Any]] = {}
+    written = set()
     for artifact, shown, judgement in pages.judged(records):
         name, results = artifact.name, artifact.results
         judgements.setdefault(results, {})[name] = (artifact, *judgement)
-        for view in shown if not chosen or name in chosen else []:
+        if chosen and name not in chosen:
+            continue
+        if chosen and not shown:
+            warn(f"{name}: nothing is recorded; {artifact.run_command('smoke')} runs it.")
+        for view in shown:
+            written.add(results)
             table, stem = view.table, f"{name}-{view.scale}"
             assert table is not None  # of what is shown
             write_atomically(results / "tables" / f"{stem}.csv", table.csv())
@@ -135,12 +143,15 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
                 for kind in ("svg", *(kind for kind in formats if kind != "tex")):
                     drawings.append((draw, results / "figures" / f"{stem}{suffix}.{kind}"))
     draw_all(drawings)
-    for results, of_folder in judgements.items():
+    for results in sorted(written):
+        of_folder = judgements[results]
         write_atomically(results / "tables" / "claims.csv", pages.claims_table(of_folder).csv())
         overview = pages.overview(of_folder, "tables/{0}-{1}.csv")
         write_atomically(results / "README.md", f"# Results\n\n{overview}")
         print(results / "README.md")
-    return 0
+    if not written and not chosen:
+        warn(f"{folders.RECORDS} has no records; tape-exp paper run adds some.")
+    return 0 if written else 1
 
 
 def write_costs(options: argparse.Namespace) -> int:

@@ -77,10 +77,11 @@ def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -
     ]
     counts = {holds: sum(f.holds == holds for _, (_, _, f) in tested) for holds in ORDER}
     text = ", ".join(f"{holds} {n}" for holds, n in counts.items() if n)
+    rest = f"\n\nWithout a claim: {', '.join(others)}." if others else ""
     return (
         f"Claims of the paper and what the recorded runs say of them: {text}. The figures are "
         "those of the method that the claim favours and of the rival that decides.\n\n"
-        f"{table}\n\nWithout a claim: {', '.join(others)}.\n"
+        f"{table}{rest}\n"
     )
 
 

@@ -69,8 +69,7 @@ def merged(*sources: Iterable[Record]) -> list[Record]:
 @cache
 def reported() -> dict[str, dict[str, Any]]:
     """The paper's numbers, a section for each artifact; a wheel carries them."""
-    root = folders.PACKAGE if folders.INSTALLED else folders.ROOT
-    return yaml.safe_load((root / "results" / "paper.yaml").read_text())
+    return yaml.safe_load((folders.ROOT / "results" / "paper.yaml").read_text())
 
 
 def parse(text: str, where: str) -> Record | None:

@@ -44,6 +44,7 @@ class Job:
     cfg: DictConfig
     needs: str | None = None  # the key, in the same dictionary, of the job that it begins from
     recorded: bool = False  # it has a record, and so has all that begins from it
+    results: Path = folders.RESULTS  # where its record goes
 
 
 @dataclass
@@ -99,8 +100,8 @@ def jobs_of(
         cfg, needs = compose_config(words), None
         for base in bases(cfg, words):
             name = f"{base[1].task.name} of {base[1].model.name}, for {title}"
-            needs = add(jobs, Job(name, *base, needs, known))
-        add(jobs, Job(title, words, cfg, needs, known))
+            needs = add(jobs, Job(name, *base, needs, known, view.artifact.results))
+        add(jobs, Job(title, words, cfg, needs, known, view.artifact.results))
     return jobs
 
 
@@ -182,7 +183,7 @@ def work(
     under way save a checkpoint and leave.
     """
     outcome, waiting = Outcome(left=len(jobs)), dict(jobs)
-    records, began = records or folders.RECORDS, time.monotonic()
+    began = time.monotonic()
     running: dict[str, subprocess.Popen] = {}
     with time_limit(minutes):
         try:
@@ -221,14 +222,16 @@ def start(job: Job, one_thread: bool) -> subprocess.Popen:
     return subprocess.Popen(command, env={**os.environ, **threads}, process_group=0, **quiet)  # type: ignore[call-overload]
 
 
-def end(key: str, job: Job, process: subprocess.Popen, outcome: Outcome, records: Path) -> None:
+def end(
+    key: str, job: Job, process: subprocess.Popen, outcome: Outcome, records: Path | None
+) -> None:
     """Add the record of a run that is done; note why one failed."""
     outcome.left -= 1
     try:
         directory = RunDirectory(job.cfg)
         if process.returncode == 0:
             if job.cfg.debug.name == "none":
-                add_records(records, [directory.record()])
+                add_records(records or job.results / "records", [directory.record()])
             return
         failed = directory.path / "FAILED"
         reason = failed.read_text().strip().splitlines()[-1] if failed.exists() else ""

@@ -77,7 +77,7 @@ def git_state() -> dict[str, Any]:
     Outside a clone nothing is known: a repository around the working directory is another's.
     """
     # The clone may be another user's, as in a container that mounts it: its code runs already.
-    words = ["git", "-c", f"safe.directory={ROOT.resolve()}", "status", "--porcelain=v2"]
+    words = ["git", "-c", f"safe.directory={ROOT}", "status", "--porcelain=v2"]
     words += ["--branch", "--", ".", ":!results"]
     lines: list[str] = []
     if not INSTALLED and which("git"):

@@ -2,13 +2,16 @@
 
 import csv
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 
 from tape_exp.paper.artifact import load
 from tape_exp.paper.derived import metrics_of
 from tape_exp.paper.pages import claims_table, judged
-from tape_exp.paper.records import read_records
+from tape_exp.paper.records import add_records, read_records
 from tape_exp.paper.tables import tex
 from tape_exp.paper.view import View
 from tape_exp.settings import folders, plugins
@@ -65,6 +68,36 @@ def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
     made = [*runs("rope", [20.0, 21.0]), *runs("fire", [30.0, 31.0]), *runs("tape", [40.0, 42.0])]
     table = View(load("mine"), "smoke", made).table
     assert [row["model"] for row in table.rows] == ["rope", "fire", "tape"]
+
+
+def test_a_package_is_drawn_into_its_own_results(tmp_path):
+    """And outside the clone nothing else is written, the clone's results/ least of all."""
+    lab, info = tmp_path / "path" / "lab", tmp_path / "path" / "lab-1.dist-info"
+    (lab / "conf" / "paper").mkdir(parents=True)
+    info.mkdir()
+    (lab / "__init__.py").touch()
+    yaml = "title: One\noverrides: [task=arithmetic, task.train_digits=3]\n"
+    yaml += "rows: {model: [rope]}\ncolumns: {a: {metric: test/exact_match}}\n"
+    (lab / "conf" / "paper" / "tab_lab.yaml").write_text(yaml)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[tape_exp.tasks]\nlab = lab:Lab\n")
+    words = ["model=rope", "task=arithmetic", "task.train_digits=3"]
+    made = runs("rope", [20.0], task={"train_digits": 3}, words=words)
+    add_records(lab / "results" / "records", made)
+    here = tmp_path / "here"
+    here.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tape_exp.paper", "render"],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": f"{folders.ROOT}{os.pathsep}{lab.parent}"},
+        capture_output=True,
+        text=True,
+    )
+    results = lab / "results"
+    assert (done.returncode, done.stdout.split()) == (0, [str(results / "README.md")]), done.stderr
+    drawn = ["tables/tab_lab-smoke.csv", "tables/claims.csv"]
+    assert all((results / name).exists() for name in drawn)
+    assert not [*here.iterdir()]
 
 
 def test_a_run_with_further_settings_stays_out_of_the_table():
