@@ -30,6 +30,7 @@ from tape_exp.runs.identity import flat
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.naming import task_title
 from tape_exp.tasks.base import Task
 from tape_exp.training.callbacks import track
 from tape_exp.training.from_config import make_adaptation, make_decoder, make_task
@@ -165,7 +166,8 @@ def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
         if (column := key.removeprefix("task.")) not in table:
             table.insert(3, column, [flat(one["config"]).get(key) for one in records])
     dimensions: dict[str, Any] = {"rows": {"model": [*rows]}, "figures": [*DRAWN]}
-    artifact = Artifact(name="", title=config["task"]["name"], **dimensions)
+    title = ", ".join({task_title(one["config"]["task"]): 0 for one in records})
+    artifact = Artifact(name="", title=title, **dimensions)
     view = View(artifact, config["scale"], records)
     view.runs = lambda row, column=None: rows[row.labels["model"]]  # type: ignore[method-assign]
     tasks = {one["config"]["task"]["name"] for one in records}

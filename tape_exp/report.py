@@ -23,7 +23,7 @@ from tape_exp.paper.view import View
 from tape_exp.runs.evaluation import is_result
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.naming import display_name
+from tape_exp.settings.naming import display_name, task_title
 
 CONFIG = """site_name: Results
 docs_dir: pages
@@ -102,7 +102,7 @@ def runs_table(records: Sequence[Record]) -> str:
         config, metrics = run["config"], run["metrics"]
         results = [m for m in metrics if not m.endswith(compare.ENDS) and is_result(m)]
         name = next((m for m in results if not m.startswith("val/")), results[0])
-        what = [display_name(config["model"]["name"]), config["task"]["name"], config["scale"]]
+        what = [display_name(config["model"]["name"]), task_title(config["task"]), config["scale"]]
         seconds = f"{run.get('seconds', {}).get('training', 0):.0f}"
         command = f"`tape-exp train {shlex.join(run.get('words', []))}`"
         result = [name, f"{metrics[name]:.4g}", seconds, commits([run]), command]

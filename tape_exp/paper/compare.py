@@ -12,7 +12,15 @@ import yaml
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import PLACES, Record, merged, read_records, records_of_runs, warn
+from tape_exp.paper.records import (
+    PLACES,
+    Record,
+    merged,
+    read_records,
+    records_of_runs,
+    warn,
+    where,
+)
 from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
@@ -20,7 +28,7 @@ from tape_exp.runs.identity import flat, identity_of, without_folders
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
-from tape_exp.settings.naming import display_name
+from tape_exp.settings.naming import display_name, task_title
 
 ENDS = ("_stderr", "_low", "_high")
 
@@ -35,11 +43,13 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
     models = list(dict.fromkeys(settings["model"].split(",")))
     task = settings["task"]
     keys = f", with {' '.join(without_places(extra))}" if without_places(extra) else ""
+    problem = where(extra).get("task.problem")
+    asked = task_title({"name": task} | ({"problem": problem} if problem else {}))
     measured = "mean over seeds ± its 95 % interval" if len(seeds) > 1 else f"seed {seeds[0]}"
     metrics = [*filter(None, settings.get("metrics", "").split(","))]
     artifact = Artifact(
         name=name or f"compare_{task}",
-        title=f"{', '.join(map(display_name, models))} side by side",
+        title=f"{', '.join(map(display_name, models))} on {asked}",
         rows={"model": {model: [f"model={model}"] for model in models}},
         overrides=[f"task={task}", *extra],
         columns={metric: {"metric": metric} for metric in metrics},

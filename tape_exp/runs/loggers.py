@@ -17,7 +17,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.metrics import Stopwatch, read_metrics
-from tape_exp.settings.naming import display_name
+from tape_exp.settings.naming import display_name, task_title
 from tape_exp.settings.redact import redact_tree
 
 log = logging.getLogger("tape_exp")
@@ -110,7 +110,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
     import wandb
 
     tags = [cfg.model.name, cfg.task.name, cfg.scale.name, *cfg.logger.tags]
-    title = f"{display_name(cfg.model.name)} on {cfg.task.name.replace('_', ' ')}"
+    title = f"{display_name(cfg.model.name)} on {task_title(cfg.task)}"
     settings = wandb.Settings(
         init_timeout=cfg.logger.timeout,
         finish_timeout=FINISH_SECONDS,

@@ -33,6 +33,11 @@ def display_name(name: str) -> str:
     return text + name[len(bare) :]
 
 
+def task_title(task: Any) -> str:
+    """What the config of a task is called in words: ``reverse`` for that problem of the battery."""
+    return str(task.get("problem", task["name"])).replace("_", " ")
+
+
 @cache
 def _name(name: str) -> str:
     """What a YAML's comment ``# display: TAPE`` says, or the name itself."""

@@ -24,7 +24,7 @@ from tape_exp.runs.loggers import close, log_to_all, make_loggers, publish
 from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
 from tape_exp.runs.starting_weights import base_of, llama_title, title
-from tape_exp.settings.naming import display_name
+from tape_exp.settings.naming import display_name, task_title
 from tape_exp.settings.redact import redact_tree
 from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.assembly import Run, assemble, make_trainer
@@ -148,13 +148,13 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
 
     cfg, folder, images = directory.cfg, directory.artifacts, []
     model = display_name(cfg.model.name)
-    title = f"{cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed} ({directory.hash})"
+    title = f"{model} on {task_title(cfg.task)}, scale {cfg.scale.name}, seed {cfg.seed}"
     if evaluation.heatmap is not None:
         images.append(grids({model: evaluation.heatmap}, folder / "heatmap.png", title))
         np.savez_compressed(folder / "heatmap.npz", values=evaluation.heatmap.values)
     if evaluation.matrices:
         path = folder / "patterns.png"
-        images.append(run_matrices(evaluation.matrices, path, f"{model}: {title}"))
+        images.append(run_matrices(evaluation.matrices, path, title))
         np.savez_compressed(folder / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
         write_atomically(folder / f"{name}.json", json.dumps(rows, indent=1) + "\n")
