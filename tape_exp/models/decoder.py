@@ -213,7 +213,6 @@ class Decoder(nn.Module):
         return [block.position for block in self.blocks() if block.is_first_of_kind]
 
     def blocks(self) -> list[Block]:
-        """The layers, with their type."""
         return [cast(Block, layer) for layer in self.layers]
 
     def knows_digits(self) -> bool:
@@ -221,7 +220,6 @@ class Decoder(nn.Module):
         return any(isinstance(position, Abacus) for position in self.encodings())
 
     def parameter_count(self) -> int:
-        """All parameters, trainable or not."""
         return sum(p.numel() for p in self.parameters())
 
     def positional_count(self) -> int:

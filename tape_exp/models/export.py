@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,7 @@ from safetensors.torch import save_file
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.layers import PLAIN
-from tape_exp.models.llama import llama_name
-from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.llama import form_of, llama_config, llama_name, rope_parameters
 from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
 
@@ -72,7 +70,7 @@ def save(
 
     from tape_exp.models.hf import TapeExpConfig
 
-    plain = is_plain_llama(decoder)
+    plain = form_of(decoder) != ""
     dtype = dtype or decoder.embedding.weight.dtype
     config = llama_config(decoder) if plain else TapeExpConfig(asdict(decoder.arch), model)
     if tokenizer is not None:
@@ -118,66 +116,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-
-
-def is_plain_llama(decoder: Decoder) -> bool:
-    """Whether transformers' Llama computes the same: RoPE and nothing else in every layer, and
-    heads that divide the width.
-    """
-    arch, position = decoder.arch, decoder.blocks()[0].position
-    return form_of(decoder) != "" and type(position) is RoPE and arch.width % arch.heads == 0
-
-
-def form_of(decoder: Decoder) -> str:
-    """The type of transformers that has the decoder's attention; empty where none has."""
-    attention, *others = [kind.attention for kind in decoder.kinds]
-    window, biased = attention.window, decoder.arch.qkv_bias
-    if others or replace(attention, window=None, qk_norm=False) != PLAIN:
-        return ""
-    found = [("qwen2", biased), ("qwen3", attention.qk_norm), ("mistral", window is not None)]
-    names = [name for name, has in found if has] or ["llama"]
-    return names[0] if len(names) == 1 else ""
-
-
-def llama_config(decoder: Decoder) -> Any:
-    """The config of transformers that a Llama has."""
-    from transformers import AutoConfig
-
-    from tape_exp.models.hf import sizes
-
-    arch, form, rope = decoder.arch, form_of(decoder), rope_parameters(decoder)
-    more = sizes(arch) | {"max_position_embeddings": max(arch.max_length, arch.train_length)}
-    if rope["rope_type"] == "dynamic":  # transformers begins to stretch there
-        more["max_position_embeddings"] = rope.pop("original_max_position_embeddings")
-    if form == "mistral":
-        more["sliding_window"] = decoder.kinds[0].attention.window
-    none = {"bos_token_id": None, "eos_token_id": None}
-    return AutoConfig.for_model(
-        form, **more, **none, rms_norm_eps=arch.norm_eps, rope_parameters=rope
-    )
-
-
-def rope_parameters(decoder: Decoder) -> dict[str, Any]:
-    """The positions of a Llama, as transformers has them."""
-    position = decoder.blocks()[0].position
-    assert isinstance(position, RoPE)
-    scaling, s = position.scaling, position.stretch
-    if scaling.method in ("none", "ntk"):
-        theta = position.base(s) if scaling.method == "ntk" else position.theta
-        return {"rope_type": "default", "rope_theta": theta}
-    rope: dict[str, Any] = {"rope_type": scaling.method, "rope_theta": position.theta, "factor": s}
-    if scaling.method != "linear":
-        rope["original_max_position_embeddings"] = position.original_length
-    if scaling.method == "yarn":
-        rope |= {key: getattr(scaling, key) for key in ("beta_fast", "beta_slow", "truncate")}
-    if scaling.method == "llama3":
-        low, high = scaling.low_frequency, scaling.high_frequency
-        rope |= {"low_freq_factor": low, "high_freq_factor": high}
-    if scaling.method == "longrope":
-        rope |= {key: list(getattr(scaling, key)) for key in ("short_factor", "long_factor")}
-    if scaling.method in ("yarn", "longrope"):
-        rope["attention_factor"] = position.attention_factor
-    return rope
 
 
 def card(name: str, plain: bool, model: dict[str, Any], auto_map: bool = False) -> str:
@@ -258,7 +196,7 @@ def save_adapter(
 
     settings = getattr(decoder, "peft_config", {}).get("default")
     tensors = peft.adapter(decoder)
-    if settings is None or not is_plain_llama(decoder):
+    if settings is None or not form_of(decoder):
         raise ConfigError(
             "--adapter is for LoRA on a Llama: a run of model=rope with peft=lora, longlora or "
             "theta; leave it out to export the whole model."

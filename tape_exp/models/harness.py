@@ -53,7 +53,6 @@ class Harness(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """The id of EOS."""
         return self.ids.eos
 
     @property

@@ -20,6 +20,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import Cache, new_cache
 from tape_exp.models.layers import kinds_of
+from tape_exp.models.llama import sizes
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.schema import Arch
 
@@ -41,21 +42,6 @@ class TapeExpConfig(PretrainedConfig):
         if arch is not None:  # transformers also makes an empty config, to compare with
             others |= sizes(Arch(**arch))
         super().__init__(**others)
-
-
-def sizes(arch: Arch) -> dict[str, Any]:
-    """The sizes of a decoder in the words of transformers."""
-    return {
-        "vocab_size": arch.vocab,
-        "hidden_size": arch.width,
-        "intermediate_size": arch.ffn,
-        "num_hidden_layers": arch.layers,
-        "num_attention_heads": arch.heads,
-        "num_key_value_heads": arch.key_heads,
-        "head_dim": arch.head_dim,
-        "max_position_embeddings": arch.max_length,
-        "tie_word_embeddings": arch.tied,
-    }
 
 
 class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
@@ -103,7 +89,6 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
                 tensor.copy_(made[name])
 
     def get_input_embeddings(self) -> nn.Module:
-        """The embedding."""
         return self.decoder.embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -113,11 +98,9 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         self.decoder.arch = Arch(**self.config.arch)
 
     def get_output_embeddings(self) -> nn.Module:
-        """The head."""
         return self.decoder.head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Take another head."""
         self.decoder.head = value  # type: ignore[assignment]
 
     @can_return_tuple

@@ -156,7 +156,6 @@ class RandomFloats(RandomPositions):
         sampler: RowSampler | None,
         training: bool = False,
     ) -> Tensor:
-        """(rows, length) fp32, ascending."""
         if not training:
             places = torch.arange(length, dtype=torch.float64, device=device) + 0.5
             drawn = (places / max(self.train_length, length)).expand(rows, -1)

@@ -1,4 +1,5 @@
-"""Checkpoints of the Hugging Face hub, for a :class:`Decoder`: config, weights and name.
+"""Checkpoints of the Hugging Face hub, for a :class:`Decoder`: config, weights and name; and a
+decoder's own config in the words of transformers.
 
 "Llama" stands for every model of its form: Llama, TinyLlama, SmolLM and others of type ``llama``;
 Mistral, whose queries see a window; Qwen2, whose queries, keys and values have biases; and Qwen3,
@@ -9,7 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from safetensors import SafetensorError, safe_open
 
 from tape_exp.data.hub import hub, reach
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.layers import PLAIN
+from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 FILES = ["config.json", "model*.safetensors", INDEX, "tokenizer*"]
 FILES += ["generation_config.json", "chat_template.jinja"]
+FORMS = ("llama", "mistral", "qwen2", "qwen3")
 OUTSIDE = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -33,16 +36,24 @@ OUTSIDE = {
 PARTS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 PARTS |= {part: f"self_attn.{part}_proj" for part in "qkvo"}
 PARTS |= {part: f"self_attn.{part}" for part in ("q_norm", "k_norm")}
-TYPES_OF_FORM = ("llama", "mistral", "qwen2", "qwen3")
 PARTS |= {part: f"mlp.{part}_proj" for part in ("gate", "up", "down")}
-SCALED = ("linear", "yarn", "llama3", "dynamic", "longrope")
+# Keys of Scaling, and what transformers calls them, of each method that both have.
+SCALED: dict[str, dict[str, str]] = {
+    "linear": {},
+    "yarn": {key: key for key in ("truncate", "beta_fast", "beta_slow")},
+    "llama3": {"low_frequency": "low_freq_factor", "high_frequency": "high_freq_factor"},
+    "dynamic": {},
+    "longrope": {key: key for key in ("short_factor", "long_factor", "attention_factor")},
+}
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SAMPLE = 4096  # bytes in the middle of a tensor, which a fingerprint is made of
 
 
 @dataclass(frozen=True)
 class Llama:
-    """What a checkpoint's ``config.json`` and tokenizer say; sizes are those of :class:`Arch`."""
+    """What a checkpoint's ``config.json`` and tokenizer say; sizes are those of :class:`Arch`. A
+    fingerprint is made of what is shown.
+    """
 
     layers: int
     width: int
@@ -100,10 +111,10 @@ def fetch(repository: str, what: str) -> Path:
     )
     with hub(what, instead):
         try:
-            here = snapshot_download(repository, allow_patterns=FILES, local_files_only=True)
-            needed = (Path(here, "config.json"), Path(here, "tokenizer.json"), *files(Path(here)))
+            here = Path(snapshot_download(repository, allow_patterns=FILES, local_files_only=True))
+            needed = (here / "config.json", here / "tokenizer.json", *files(here))
             if all(path.is_file() for path in needed):
-                return Path(here)
+                return here
         except (LocalEntryNotFoundError, ConfigError):
             pass  # nothing in the cache, or a download that was cut short
         reach()
@@ -128,43 +139,38 @@ def read_config(folder: Path) -> Llama:
     except Exception as error:  # of many kinds, its own for a wrong type among them
         why = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
-    choices: dict[str, tuple[Any, ...]] = {
-        "model_type": TYPES_OF_FORM,
-        "hidden_act": ("silu", "swish"),
-    }
+    choices: dict[str, tuple[Any, ...]] = {"model_type": FORMS, "hidden_act": ("silu", "swish")}
     choices |= {"attention_bias": (False,), "mlp_bias": (False,), "quantization_config": (None,)}
     for key, values in choices.items():
         if (found := getattr(config, key, values[0])) not in values:
             told = ", ".join(map(str, values))
             raise ConfigError(f"{path}: {key} is {found}; the decoder computes only {told}.")
     config.standardize_rope_params()  # as transformers' models do once more
-    heads, width = config.num_attention_heads, config.hidden_size
+    form, heads, width = config.model_type, config.num_attention_heads, config.hidden_size
     head_size = getattr(config, "head_dim", None) or width // heads
-    window = None if config.model_type == "llama" else config.sliding_window
-    of_layers = {*(getattr(config, "layer_types", None) or ())}
+    window, of_layers = None, {*(getattr(config, "layer_types", None) or ())}
+    if form != "llama" and of_layers != {"full_attention"}:
+        window = config.sliding_window
     if window and len(of_layers) > 1:
         raise ConfigError(f"{path}: only some layers have a window; the decoder gives it to all.")
-    words = _tokenizer(folder, config)
     return Llama(
-        config.num_hidden_layers,
-        width,
-        heads,
-        None if config.num_key_value_heads == heads else config.num_key_value_heads,
-        None if head_size * heads == width else head_size,
-        config.intermediate_size,
-        config.vocab_size,
-        bool(config.tie_word_embeddings),
-        float(config.rms_norm_eps),
-        float(config.rope_parameters["rope_theta"]),
-        _scaling(path, config),
-        config.max_position_embeddings,
-        words.pop("bos"),
-        words.pop("eos"),
-        config.dtype or torch.float32,
-        **words,
-        qkv_bias=config.model_type == "qwen2",
-        qk_norm=True if config.model_type == "qwen3" else None,
-        window=window if of_layers != {"full_attention"} else None,
+        layers=config.num_hidden_layers,
+        width=width,
+        heads=heads,
+        kv_heads=None if config.num_key_value_heads == heads else config.num_key_value_heads,
+        head_size=None if head_size * heads == width else head_size,
+        ffn=config.intermediate_size,
+        vocab=config.vocab_size,
+        tied=bool(config.tie_word_embeddings),
+        norm_eps=float(config.rms_norm_eps),
+        theta=float(config.rope_parameters["rope_theta"]),
+        scaling=_scaling(path, config),
+        max_positions=config.max_position_embeddings,
+        dtype=config.dtype or torch.float32,
+        qkv_bias=form == "qwen2",
+        qk_norm=True if form == "qwen3" else None,
+        window=window,
+        **_tokenizer(folder, config),
     )
 
 
@@ -177,28 +183,24 @@ def load(decoder: Decoder, folder: Path) -> None:
         ConfigError: a file is missing or cut short, or its keys and shapes are not exactly the
             decoder's.
     """
-    own = {llama_name(k): p for k, p in decoder.named_parameters() if ".position." not in k}
+    own = {llama_name(k): p.data for k, p in decoder.named_parameters() if ".position." not in k}
     lacking, embedding, head = set(own), own["model.embed_tokens.weight"], None
-    for path in files(folder):
-        with _opened(path) as file, torch.no_grad():
-            for name in file.keys():  # noqa: SIM118
-                if name == "lm_head.weight" and decoder.arch.tied:
-                    head = file.get_tensor(name).to(embedding.dtype)
-                    continue
-                # Old checkpoints also hold RoPE's frequencies, which are a function of theta.
-                if name.endswith("rotary_emb.inv_freq"):
-                    continue
-                shape = file.get_slice(name).get_shape()
-                wanted = list(own[name].shape) if name in own else "absent"
-                if shape != wanted:
-                    raise ConfigError(
-                        f"{path}: {name} is {shape}, but by config.json {wanted}; they do not "
-                        "belong together."
-                    )
-                own[name].copy_(file.get_tensor(name))
-                lacking.discard(name)
+    for path, name, stored in _stored(folder):
+        if name == "lm_head.weight" and decoder.arch.tied:
+            head = stored[:].to(embedding.dtype)
+        # Old checkpoints also hold RoPE's frequencies, which are a function of theta.
+        elif not name.endswith("rotary_emb.inv_freq"):
+            shape = stored.get_shape()
+            wanted = list(own[name].shape) if name in own else "absent"
+            if shape != wanted:
+                raise ConfigError(
+                    f"{path}: {name} is {shape}, but by config.json {wanted}; they do not "
+                    "belong together."
+                )
+            own[name].copy_(stored[:])
+            lacking.discard(name)
     if head is not None and "model.embed_tokens.weight" in lacking:
-        embedding.data.copy_(head)
+        embedding.copy_(head)
         lacking.discard("model.embed_tokens.weight")
     elif head is not None and not torch.equal(head, embedding):
         raise ConfigError(
@@ -223,17 +225,14 @@ def fingerprint(folder: Path) -> str:
     Raises:
         ConfigError: a file is missing or damaged.
     """
-    digest = hashlib.sha256(repr(replace(read_config(folder), bos=None, eos=None)).encode())
-    if (config := read_config(folder)).window:
-        digest.update(str(config.window).encode())
+    config = read_config(folder)
+    digest = hashlib.sha256(repr(replace(config, bos=None, eos=None)).encode())
+    digest.update(str(config.window or "").encode())
     told = []
-    for path in files(folder):
-        with _opened(path) as file:
-            for name in file.keys():  # noqa: SIM118
-                stored = file.get_slice(name)
-                dtype, shape = stored.get_dtype(), tuple(stored.get_shape())
-                described = f"{name} {TYPES.get(dtype, dtype)} {shape}"
-                told.append((name, described.encode() + _middle(stored, shape)))
+    for _, name, stored in _stored(folder):
+        dtype, shape = stored.get_dtype(), tuple(stored.get_shape())
+        described = f"{name} {TYPES.get(dtype, dtype)} {shape}"
+        told.append((name, described.encode() + _middle(stored, shape)))
     for _, content in sorted(told):
         digest.update(content)
     return digest.hexdigest()[:16]
@@ -258,21 +257,23 @@ def files(folder: Path) -> list[Path]:
     return sorted({folder / str(name) for name in names})
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A safetensors file. It is read, not mapped: the pages of a mapped file count as memory of
-    this process, in addition to the weights.
+def _stored(folder: Path) -> Iterator[tuple[Path, str, Any]]:
+    """File, name and slice of each tensor. Files are read, not mapped: the pages of a mapped one
+    count as memory of this process, in addition to the weights.
     """
-    if not path.is_file():
-        raise ConfigError(
-            f"{path.parent} has no {path.name}; fetch the model again, or, where it has "
-            "pytorch_model.bin, let transformers write it: from_pretrained, then save_pretrained."
-        )
-    try:
-        with safe_open(path, "pt", backend="pread") as file:
-            yield file
-    except SafetensorError as error:
-        raise ConfigError(f"{path} is cut short or damaged ({error}); fetch it again.") from error
+    for path in files(folder):
+        if not path.is_file():
+            raise ConfigError(
+                f"{folder} has no {path.name}; fetch the model again, or, where it has "
+                "pytorch_model.bin, let transformers write it: from_pretrained, then "
+                "save_pretrained."
+            )
+        try:
+            with safe_open(path, "pt", backend="pread") as file:
+                yield from ((path, name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118
+        except SafetensorError as error:
+            told = f"{path} is cut short or damaged ({error}); fetch it again."
+            raise ConfigError(told) from error
 
 
 def _middle(stored: Any, shape: tuple[int, ...]) -> bytes:
@@ -300,28 +301,19 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
     original = given or longest
     factor = float(rope.get("factor") or longest / original)
     scaling: dict[str, Any] = {"method": method, "factor": factor}
-    if method == "llama3":
-        scaling["low_frequency"] = float(rope["low_freq_factor"])
-        scaling["high_frequency"] = float(rope["high_freq_factor"])
-    if method == "longrope":
-        for key in ("short_factor", "long_factor"):
-            scaling[key] = [float(number) for number in rope[key]]
-        if rope.get("attention_factor") is not None:
-            scaling["attention_factor"] = float(rope["attention_factor"])
     if method == "yarn":
-
-        def magnitude(m: float = 1.0) -> float:
-            return 0.1 * m * math.log(factor) + 1
-
+        usual = 0.1 * math.log(factor) + 1
         given, m, of_all = map(rope.get, ("attention_factor", "mscale", "mscale_all_dim"))
         if given is None and m and of_all:
-            given = magnitude(m) / magnitude(of_all)
-        if given is not None and not math.isclose(given, magnitude(), rel_tol=1e-6):
+            given = (0.1 * m * math.log(factor) + 1) / (0.1 * of_all * math.log(factor) + 1)
+        if given is not None and not math.isclose(given, usual, rel_tol=1e-6):
             scaling["attention_factor"] = float(given)
-        if not rope.get("truncate", True):
-            scaling["truncate"] = False
-        scaling["beta_fast"] = float(rope.get("beta_fast") or 32)
-        scaling["beta_slow"] = float(rope.get("beta_slow") or 1)
+    for key, name in SCALED[method].items():
+        value = getattr(Scaling, key) if rope.get(name) is None else rope[name]
+        if isinstance(value, list):
+            scaling[key] = [float(number) for number in value]
+        elif value is not None and value is not True:
+            scaling[key] = value if value is False else float(value)
     return scaling if method == "linear" else scaling | {"original": int(original)}
 
 
@@ -346,21 +338,84 @@ def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
         if (folder / "generation_config.json").is_file():
             ends = GenerationConfig.from_pretrained(folder).eos_token_id
         stops = [token for token in map(name, _listed(ends)) if token not in (None, named["eos"])]
-        first = tokenizer("a").input_ids[:1]
-        begins = first == [tokenizer.convert_tokens_to_ids(named["bos"])] if named["bos"] else False
-        template = tokenizer.chat_template
+        begins, template = tokenizer("a").input_ids[:1], tokenizer.chat_template
+        first = [tokenizer.convert_tokens_to_ids(named["bos"])] if named["bos"] else None
     except Exception as error:  # the libraries raise bare exceptions
         raise ConfigError(
             f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
         ) from error
-    named["bos"] = named["bos"] or named["eos"]
-    more = {
+    return {
+        "bos": named["bos"] or named["eos"],
+        "eos": named["eos"],
+        "add_bos": begins == first,
         "stops": stops or None,
         "chat_template": template if isinstance(template, str) else None,
     }
-    return {**named, "add_bos": begins, **more}
 
 
 def _listed(ids: int | list[int] | None) -> list[int]:
     """The ids of a key of transformers that has none, one or several."""
     return ids if isinstance(ids, list) else [] if ids is None else [ids]
+
+
+def form_of(decoder: Decoder) -> str:
+    """The type of transformers that computes the same, with RoPE and nothing else in every layer,
+    and heads that divide the width; empty where none does.
+    """
+    attention, *others = [kind.attention for kind in decoder.kinds]
+    arch, rope = decoder.arch, type(decoder.blocks()[0].position) is RoPE
+    if others or replace(attention, window=None, qk_norm=False) != PLAIN:
+        return ""
+    found = {"qwen2": arch.qkv_bias, "qwen3": attention.qk_norm, "mistral": attention.window}
+    names = [name for name, has in found.items() if has] or ["llama"]
+    return names[0] if rope and arch.width % arch.heads == 0 and len(names) == 1 else ""
+
+
+def llama_config(decoder: Decoder) -> Any:
+    """The config of transformers of a decoder that has a :func:`form_of` Llama."""
+    from transformers import AutoConfig
+
+    arch, form, rope = decoder.arch, form_of(decoder), rope_parameters(decoder)
+    more = sizes(arch) | {"max_position_embeddings": max(arch.max_length, arch.train_length)}
+    if rope["rope_type"] == "dynamic":  # transformers begins to stretch there
+        more["max_position_embeddings"] = rope.pop("original_max_position_embeddings")
+    if form == "mistral":
+        more["sliding_window"] = decoder.kinds[0].attention.window
+    more |= {"bos_token_id": None, "eos_token_id": None}
+    return AutoConfig.for_model(form, **more, rms_norm_eps=arch.norm_eps, rope_parameters=rope)
+
+
+def sizes(arch: Arch) -> dict[str, Any]:
+    """The sizes of a decoder in the words of transformers."""
+    return {
+        "vocab_size": arch.vocab,
+        "hidden_size": arch.width,
+        "intermediate_size": arch.ffn,
+        "num_hidden_layers": arch.layers,
+        "num_attention_heads": arch.heads,
+        "num_key_value_heads": arch.key_heads,
+        "head_dim": arch.head_dim,
+        "max_position_embeddings": arch.max_length,
+        "tie_word_embeddings": arch.tied,
+    }
+
+
+def rope_parameters(decoder: Decoder) -> dict[str, Any]:
+    """The positions of a Llama, as transformers has them: as they are at evaluation, NTK's as the
+    base that it amounts to.
+    """
+    position = decoder.blocks()[0].position
+    assert isinstance(position, RoPE)
+    scaling, s = position.scaling, position.stretch
+    if scaling.method in ("none", "ntk"):
+        theta = position.base(s) if scaling.method == "ntk" else position.theta
+        return {"rope_type": "default", "rope_theta": theta}
+    rope: dict[str, Any] = {"rope_type": scaling.method, "rope_theta": position.theta, "factor": s}
+    if scaling.method != "linear":
+        rope["original_max_position_embeddings"] = position.original_length
+    for key, name in SCALED[scaling.method].items():
+        value = getattr(scaling, key)
+        rope[name] = [*value] if isinstance(value, tuple) else value
+    if scaling.method in ("yarn", "longrope"):
+        rope["attention_factor"] = position.attention_factor
+    return rope

@@ -11,9 +11,8 @@ from tokenizers.processors import TemplateProcessing
 from tape_exp.data import builtin
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.models import export
 from tape_exp.models.conformance import randomise
-from tape_exp.models.llama import llama_name
+from tape_exp.models.llama import llama_config, llama_name
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks import benchmarks
@@ -68,7 +67,7 @@ def theirs(decoder, tokenizer, bos: bool = True) -> HFLM:
     from tokenizers import Tokenizer as Backend
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    model = AutoModelForCausalLM.from_config(export.llama_config(decoder)).eval()
+    model = AutoModelForCausalLM.from_config(llama_config(decoder)).eval()
     model.load_state_dict({llama_name(key): x for key, x in decoder.state_dict().items()})
     backend = Backend.from_str(tokenizer.save())
     special = [("<s>", tokenizer.bos)]

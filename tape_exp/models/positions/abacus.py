@@ -90,5 +90,4 @@ class PositionCoupling(Abacus):
     """
 
     def shifted(self, places_BT: Tensor, offset_B1: Tensor) -> Tensor:
-        """i_t + k."""
         return places_BT + offset_B1

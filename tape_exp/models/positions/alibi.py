@@ -31,7 +31,6 @@ class ALiBi(PositionEncoding):
         return 2.0 ** (-self.exponents / self.power)
 
     def bias(self, *_: Tensor) -> ByDistance:
-        """-r_h times the distance."""
         slopes = self.slopes()
         return ByDistance(lambda distance: -slopes[:, None] * distance, slopes)
 

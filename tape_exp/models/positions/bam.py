@@ -32,7 +32,6 @@ class BAM(PositionEncoding):
         """α and β stay zero."""
 
     def bias(self, *_: Tensor) -> ByDistance:
-        """The logarithm of the prior."""
         return ByDistance(self.log_prior)
 
     def log_prior(self, distance: Tensor) -> Tensor:

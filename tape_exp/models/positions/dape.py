@@ -33,13 +33,11 @@ class DAPE(Kerple):
         self.outer = nn.Linear(hidden, arch.heads)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Kerple's, and both linear maps uniform in ± 1/√inputs."""
         super().init_weights(generator)
         uniform(self.inner, generator)
         uniform(self.outer, generator)
 
     def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Dense:
-        """B + f([A, B]): (B, H, T, S)."""
         queries_BT = positions_BS[:, -q_BTHD.shape[1] :]
         distance_BTS = (queries_BT[:, :, None] - positions_BS[:, None]).clamp(min=0)
         decay_BTSH = self.decay(distance_BTS.flatten()).T.unflatten(0, distance_BTS.shape)

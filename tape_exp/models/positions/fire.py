@@ -65,7 +65,6 @@ class FIRE(PositionEncoding):
         return linear(self.outer, hidden).movedim(-1, 0)
 
     def psi(self, x: Tensor) -> Tensor:
-        """log(|c| x + 1)."""
         return torch.log(precise(self.c[0]).abs() * x + 1)
 
 

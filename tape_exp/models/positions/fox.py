@@ -42,7 +42,6 @@ class FoX(PositionEncoding):
         super().init_weights(generator)
 
     def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> ByKey:
-        """-c."""
         return ByKey(-log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1))
 
 
@@ -61,12 +60,10 @@ class PaTHFoX(PaTH):
         self.b_forget = nn.Parameter(torch.zeros(arch.heads))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """PaTH's; w N(0, 0.02), b 0."""
         super().init_weights(generator)
         nn.init.normal_(self.w_forget, std=0.02, generator=generator)
 
     def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
-        """PaTH's, and -c."""
         c_BTH = log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1)
         return [self.dense(q_BTHD, k_BSHD, x_BTC), ByKey(-c_BTH)]
 

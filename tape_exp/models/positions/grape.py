@@ -62,11 +62,9 @@ class GRAPE(RoPE):
         """All as constructed."""
 
     def start(self, positions_BT: Tensor) -> Tensor:
-        """The index, (B, T, 1): every layer has its own frequencies."""
         return positions_BT[..., None]
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
-        """G(n) q and G(n) k, seen from the planes; padding adds nothing to n."""
         n_BT1 = state
         if self.phase == "tokens":
             steps_BT = F.softplus(x_BTC @ precise(self.w) + precise(self.c)) * x_BTC.any(-1)
@@ -80,7 +78,6 @@ class GRAPE(RoPE):
         return super().rotate(q_BTHD, k_BTHD, x_BTC, self.rotations(n_BT1))
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """ω_m, and YaRN's factor where it applies."""
         frequencies, magnitude = super().frequencies(like)
         return frequencies * precise(self.r).exp(), magnitude
 

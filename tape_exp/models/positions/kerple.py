@@ -42,7 +42,6 @@ class Kerple(PositionEncoding):
             self.raw_r2.copy_(r2.expm1().log() if self.kernel == "log" else (r2 / 2).logit())
 
     def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
-        """The decay."""
         return ByDistance(self.decay)
 
     def decay(self, distance: Tensor) -> Tensor:

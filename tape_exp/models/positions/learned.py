@@ -28,7 +28,6 @@ class Learned(PositionEncoding):
         self.embedding = nn.Parameter(torch.zeros(self.length, arch.width))
 
     def require(self, length: int) -> None:
-        """Raise :class:`ConfigError` where the table has fewer rows."""
         if length > self.length:
             raise ConfigError(
                 f"model.length={self.length} is the number of positions that are learned, and "
@@ -38,5 +37,4 @@ class Learned(PositionEncoding):
     def embed(
         self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
     ) -> Tensor:
-        """x + w of every position."""
         return x_BTC + F.embedding(positions_BT.long(), self.embedding)

@@ -65,11 +65,9 @@ class PaTH(PositionEncoding):
             self.taps.copy_(torch.tensor([[1.0], [0.0], [0.0]]).expand_as(self.taps))
 
     def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
-        """What the matrices between query and key make of q·k / √d."""
         return self.dense(q_BTHD, k_BSHD, x_BTC)
 
     def dense(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor) -> Dense:
-        """The same, (B, H, T, T)."""
         (T, H, D), size = q_BTHD.shape[1:], min(BLOCK, q_BTHD.shape[1])
         w_BTKD, beta_BTK = self.path(x_BTC)
         q, k, w, beta = (

@@ -38,10 +38,7 @@ class PoPE(PositionEncoding):
     grouped_keys = True
 
     def __init__(
-        self,
-        arch: Arch,
-        theta: Theta = 10_000.0,
-        phases: Literal["zero", "uniform"] = "zero",
+        self, arch: Arch, theta: Theta = 10_000.0, phases: Literal["zero", "uniform"] = "zero"
     ) -> None:
         super().__init__(arch)
         self.theta = theta
@@ -49,7 +46,6 @@ class PoPE(PositionEncoding):
         self.delta = nn.Parameter(torch.zeros(arch.key_heads, arch.head_dim))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """δ = 0, or uniform over the circle."""
         if self.phases == "uniform":
             nn.init.uniform_(self.delta, -2 * math.pi, 0.0, generator=generator)
 

@@ -55,21 +55,18 @@ class RePo(RoPE):
         self.wz = nn.Parameter(torch.empty(arch.key_heads, inner))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """N(0, 0.02), and W_z = 0 where the start is RoPE."""
         super().init_weights(generator)
         if self.from_index:
             nn.init.zeros_(self.wz)
 
     def start(self, positions_BT: Tensor) -> Tensor:
-        """The indices, (B, T, 1)."""
         return positions_BT[..., None]
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
-        """q and k turned as at the positions z."""
         wg, wc, wz = map(precise, (self.wg, self.wc, self.wz))
         z_BTK = (F.silu(x_BTC @ wg.T) * (x_BTC @ wc.T)) @ wz.T
         z_BTK = z_BTK + state if self.from_index else z_BTK
         return super().rotate(q_BTHD, k_BTHD, x_BTC, self.rotations(z_BTK))
 
     def matrices(self, state: Tensor) -> None:
-        """None: the state is not what queries and keys are multiplied by."""
+        return None

@@ -124,7 +124,6 @@ class RoPE(PositionEncoding):
         return self.rotations(positions_BT[..., None])
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
-        """q · e^{iθ·position}, and k likewise."""
         return turn(q_BTHD, state), turn(k_BTHD, state)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -241,7 +240,6 @@ class PRoPE(RoPE):
         self.p = p
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """RoPE's θ_m, 0 from m = ⌊p d/2⌋ on; its factor on q and k."""
         frequencies, magnitude = super().frequencies(like)
         pairs = frequencies.shape[-1]
         index = torch.arange(pairs, device=like.device)
@@ -277,14 +275,12 @@ class Turn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
-        """x e."""
         ctx.save_for_backward(x, state)
         return torch.cat(product(x.chunk(2, -1), state.unbind(-2)), -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """g ē and g x̄."""
         (x, state), g = ctx.saved_tensors, grad.chunk(2, -1)
         of_x, of_state = None, None
         if ctx.needs_input_grad[0]:

@@ -82,7 +82,6 @@ class SelectiveRoPE(PositionEncoding):
                 nn.init.constant_(self.b, math.log(2))
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
-        """q and k turned by the angles of their tokens."""
         down, up, taps = map(precise, (self.down, self.up, self.taps))
         u_BTC = F.normalize(x_BTC, dim=-1)
         phi_BTKM = convolved(u_BTC @ down.T @ up.T, taps).unflatten(-1, (self.arch.key_heads, -1))

@@ -31,7 +31,6 @@ class Sinusoidal(PositionEncoding):
     def embed(
         self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
     ) -> Tensor:
-        """x + s · PE."""
         C = self.arch.width
         exponents = torch.arange(0, C, 2, device=x_BTC.device, dtype=positions_BT.dtype) / C
         angles = positions_BT[..., None] * self.theta**-exponents

@@ -38,7 +38,6 @@ class T5(PositionEncoding):
         self.table = nn.Parameter(torch.zeros(buckets, arch.heads))
 
     def bias(self, *_: Tensor) -> ByDistance:
-        """The table's entry for each distance."""
         return ByDistance(lambda distance: precise(self.table).T[:, self.bucket(distance)])
 
     def bucket(self, distance: Tensor) -> Tensor:

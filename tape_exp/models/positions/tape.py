@@ -114,11 +114,9 @@ class TAPE(RoPE):
         return maps.unflatten(-1, mixing_HG.shape).unflatten(0, tokens.x.shape[:2])
 
     def psi(self, tokens: Tokens, wx: Tensor) -> Tensor:
-        """SiLU(W_x x̃), (B, T, I)."""
         x_BTC = tokens.attention if self.psi_input == "attention" else tokens.mlp
         return F.silu(x_BTC.to(wx.dtype) @ wx.T)
 
     def head_map(self, dtype: torch.dtype) -> Tensor:
-        """P, (H, H)."""
         p = self.update_net["p"].to(dtype)
         return torch.diag(p.sum(-1)) if self.head_mixing == "scale" else p

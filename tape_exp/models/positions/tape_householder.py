@@ -92,7 +92,6 @@ class HouseholderTAPE(TensorTAPE):
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
     def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
-        """A E times the product of all factors so far, with A = I + W2 diag(ψ) W1ᵀ."""
         turned = state @ products(self.reflections(state, tokens.x)) if self.reflects else state
         return TAPE.update(self, turned, None, tokens)
 

@@ -24,5 +24,4 @@ class PublicAdditionTAPE(NoPE):
         self.unread = TAPE(arch, intermediate=intermediate).requires_grad_(False)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """As TAPE's."""
         self.unread.init_weights(generator)

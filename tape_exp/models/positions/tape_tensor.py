@@ -117,11 +117,9 @@ class TensorTAPE(TAPE):
         return contract(q_BTHD, state) * restore, contract(k_BTHD, state) * restore
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The state itself, for queries and for keys."""
         return state, state
 
     def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
-        """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, step by step."""
         E = state.expand(*tokens.x.shape[:2], self.arch.heads, *state.shape[3:])
         if averaged_BTHE is not None:
             averaged = averaged_BTHE.to(E.dtype).unflatten(-1, state.shape[3:])

@@ -47,11 +47,9 @@ class XPos(RoPE):
         return torch.cat([super().start(positions_BT), (zeta**exponent)[..., None, :]], -2)
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
-        """Queries turned and scaled, keys turned and scaled by the inverse."""
         rotation, scale = state[..., :2, :], state[..., 2:, :]
         return turn(q_BTHD, rotation * scale), turn(k_BTHD, rotation / scale)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """RoPE's matrices, times the scale for queries and its inverse for keys."""
         rotation, scale = state[..., :2, :], state[..., 2:, :]
         return as_matrices(rotation * scale), as_matrices(rotation / scale)
