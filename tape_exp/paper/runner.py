@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -49,15 +50,20 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How a batch of jobs ended: which failed and why, and how many are left."""
+    """How a batch of jobs ended: which failed and why, and how many are left; no reason is given
+    for one that begins from another that failed.
+    """
 
     failed: dict[str | None, str] = field(default_factory=dict)
     left: int = 0
 
     def status(self) -> int:
         """Say what failed and what is left; the status of the command."""
-        for reason in self.failed.values():
+        reasons = [reason for reason in self.failed.values() if reason]
+        for reason in reasons:
             print(f"failed: {reason}", file=sys.stderr)
+        if after := len(self.failed) - len(reasons):
+            print(f"runs that begin from these: {after}.", file=sys.stderr)
         if self.left:
             print(f"runs left: {self.left}; the same command resumes.", file=sys.stderr)
             return REQUEUE
@@ -193,7 +199,7 @@ def work(
                 for key in ready[: (cores or 1) - len(running)]:
                     job = waiting.pop(key)
                     if job.needs in outcome.failed:
-                        outcome.failed[key] = f"{job.title}: the run that it begins from failed."
+                        outcome.failed[key] = ""
                         outcome.left -= 1
                         continue
                     log.info("%s: begins.", job.title)
@@ -216,10 +222,16 @@ def work(
 
 def start(job: Job, one_thread: bool) -> subprocess.Popen:
     """The process of a run. Ctrl-C reaches only the parent, which asks it to save and leave."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} if one_thread else {}
-    threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
     command = [sys.executable, "-m", "tape_exp.training", *job.words]
-    return subprocess.Popen(command, env={**os.environ, **threads}, process_group=0, **quiet)  # type: ignore[call-overload]
+    if not one_thread:
+        return subprocess.Popen(command, process_group=0)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - the process outlives this function
+    quiet = subprocess.Popen(
+        command, env=environment, process_group=0, stdout=subprocess.DEVNULL, stderr=errors
+    )
+    quiet.stderr = errors
+    return quiet
 
 
 def end(
@@ -234,7 +246,11 @@ def end(
                 add_records(records or job.results / "records", [directory.record()])
             return
         failed = directory.path / "FAILED"
-        reason = failed.read_text().strip().splitlines()[-1] if failed.exists() else ""
+        reason = failed.read_text() if failed.exists() else ""
+        if process.stderr and not reason:  # a mistake, which the command says in a sentence
+            process.stderr.seek(0)
+            reason = process.stderr.read().decode()
+        reason = (reason.strip().splitlines() or [""])[-1].removeprefix("error: ")
     except ConfigError as error:
         reason = str(error)
     if process.returncode in LEFT:

@@ -81,8 +81,15 @@ def test_failed_and_killed_runs_cost_only_what_begins_from_them(
     outcome = runner.work(jobs, 2, None, tmp_path)
     assert "killed by SIGKILL, maybe for lack of memory" in outcome.failed[one]
     assert outcome.failed[two].endswith(reason)
-    assert outcome.failed[three].endswith("the run that it begins from failed.")
+    assert three in outcome.failed
     assert (outcome.left, outcome.status()) == (0, 1)
+
+
+def test_the_mistake_of_a_quiet_run_is_told(jobs, tmp_path):
+    key = next(iter(jobs))
+    jobs[key].words = ["no_such_key=1"]
+    outcome = runner.work({key: jobs[key]}, 1, None, tmp_path)
+    assert "no_such_key" in outcome.failed[key]
 
 
 def test_when_the_time_is_over_runs_leave_and_the_rest_is_counted(jobs, monkeypatch, tmp_path):
