@@ -23,7 +23,7 @@ from tape_exp.runs.record import environment_info
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches
-from tape_exp.training.assembly import make_decoder, make_task
+from tape_exp.training.from_config import make_decoder, make_task
 from tape_exp.training.module import OnDevice
 from tape_exp.training.run import run
 

@@ -24,7 +24,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.runs.record import environment_info
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
-from tape_exp.training import assembly
+from tape_exp.training import from_config
 from tape_exp.training.from_config import precision
 from tape_exp.training.module import LanguageModule
 from tape_exp.training.run import run
@@ -112,7 +112,7 @@ class BareLoop:
 
     def __init__(self, cfg: DictConfig, task: Any) -> None:
         self.task, self.seed, self.first = task, cfg.seed, 0
-        self.decoder = assembly.make_decoder(cfg, task).to(DEVICE).train()
+        self.decoder = from_config.make_decoder(cfg, task).to(DEVICE).train()
         tuned = LanguageModule(self.decoder, task, cfg).configure_optimizers()
         self.optimizer, self.schedule = tuned["optimizer"], tuned["lr_scheduler"]["scheduler"]
         self.mixed = precision(cfg.trainer.precision, cfg.trainer.accelerator) == "bf16-mixed"

@@ -33,7 +33,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import task_title
 from tape_exp.tasks.base import Task
 from tape_exp.training.callbacks import track
-from tape_exp.training.from_config import make_adaptation, make_decoder, make_task
+from tape_exp.training.from_config import make_decoder, make_task
 from tape_exp.training.loaded import Loaded, load
 from tape_exp.training.module import OnDevice
 from tape_exp.training.run import run
@@ -67,7 +67,7 @@ def build(
         cfg = apply_llama_config(cfg, start)
     made = make_task(cfg, start)
     made.prepare_data()
-    return make_decoder(cfg, made, make_adaptation(cfg)), made
+    return make_decoder(cfg, made), made
 
 
 def train(*overrides: str, quiet: bool = False) -> Loaded:

@@ -31,7 +31,7 @@ from tape_exp.settings.construct import locate
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import Task
-from tape_exp.training.assembly import make_task
+from tape_exp.training.from_config import make_task
 from tape_exp.training.run import run
 from tests.processes import sketch
 

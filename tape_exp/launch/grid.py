@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tape_exp.launch.slurm import Job
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings.compose import compose_config, register
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
 
@@ -52,7 +52,6 @@ def sweep_folder(jobs: Sequence[Job]) -> Path:
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
     """Every combination of the values of a grid, which are written as for ``train.py -m``."""
-    register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()  # knows what glob() can choose
         choices = [

@@ -47,6 +47,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.arch = arch
         self.make_position = position
+        self.adaptation: Any = None  # of peft=, which has been applied
         self.recompute = False  # in training, a block's activations in its backward pass
         self._run: Callable[..., Any] = run_block  # in training
         # skip_init of an embedding would import torch._dynamo: 4 s and 150 MB.

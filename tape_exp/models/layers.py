@@ -170,9 +170,12 @@ def random_positions(kinds: Sequence[LayerKind], arch: Arch) -> RandomPositions 
     """The random positions of all layers of a pattern, if any has the key ``random_range``.
 
     Raises:
-        ConfigError: entries ask for different ones, and all layers have the same positions.
+        ConfigError: entries ask for different ones, and all layers have the same positions; or
+            floats are asked for without a range.
     """
     every = [kind.attention for kind in kinds]
+    if any(one.random_floats and one.random_range is None for one in every):
+        raise ConfigError("model.random_floats=true needs model.random_range; 2 is usual.")
     ranges = {(r, one.random_floats) for one in every if (r := one.random_range) is not None}
     if len(ranges) > 1:
         told = [

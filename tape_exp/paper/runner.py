@@ -164,7 +164,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
     The run's words that are not of its task or checkpoint, or stretch its positions, hold for what
     it begins from too.
     """
-    task = starting_weights.init_checkpoint(cfg)
+    task = cfg.checkpoint
     if task is None or not starting_weights.is_task(task):
         return []
     own = r"(\+?task|text@task[.\w]*|model|peft|checkpoint|scale|seed)[.=](?!text)"
@@ -173,7 +173,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
     same = [word for word in words if re.match(r"\+?(model\.(?!scaling)|peft\.)", word)]
     chosen = [f"model={choice_of_model(cfg.model)}", f"peft={cfg.peft.name}", *same, *shared]
     before = compose_config(chosen)
-    if cfg.peft.name != "none" and starting_weights.init_checkpoint(before) is None:
+    if cfg.peft.name != "none" and before.checkpoint is None:
         # what is adapted was itself trained from nothing
         chosen = [f"model={cfg.peft.base}", *shared]
         before = compose_config(chosen)

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.runs.starting_weights import init_checkpoint, title
+from tape_exp.runs.starting_weights import title
 
 
 def identity_of(cfg: DictConfig) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
     debug = {key: v for key, v in debug.items() if v not in (None, False, "none")}
     identity = {"model": model, "task": task, "peft": peft, "seed": cfg.seed}
     identity |= {"scale": cfg.scale.name, "precision": cfg.trainer.precision}
-    return identity | {"checkpoint": init_checkpoint(cfg)} | ({"debug": debug} if debug else {})
+    return identity | {"checkpoint": cfg.checkpoint} | ({"debug": debug} if debug else {})
 
 
 def config_hash(cfg: DictConfig, start: Path | None = None) -> str:

@@ -11,7 +11,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.naming import choice_of, choice_of_model, literal
 from tape_exp.settings.schema import GROUPS
 
-KEYS = ("seed", "model", "task", "peft", "debug")
+KEYS = ("seed", "model", "task", "peft", "debug", "checkpoint")
 NAMED = ("model", "task", "scale")  # choices that a command names even where they are the default
 
 
@@ -19,13 +19,10 @@ def words(config: dict[str, Any]) -> list[str]:
     """The overrides that compose to a recorded config, as far as ``identity_of`` can tell: its
     choices, every key that differs from what they give, and its seed.
     """
-    task, source = config["task"], config["task"].get("text", config["task"]).get("source")
+    source = config["task"].get("text", config["task"]).get("source")
     wanted: dict[str, Any] = {key: config[key] for key in KEYS if key in config}
     wanted["scale"] = {"name": config["scale"]} | ({} if source is None else {"text": source})
     wanted["trainer"] = {"precision": config["precision"]}
-    checkpoint = config.get("checkpoint")
-    if checkpoint != task.get("init_from"):  # else the task names it
-        wanted["checkpoint"] = checkpoint
     plain, chosen = _composed(), []
     for group in (group for group in GROUPS if "name" in wanted.get(group, {})):
         name = wanted[group]["name"]

@@ -33,11 +33,6 @@ LLAMA_KEYS = (
 )
 
 
-def init_checkpoint(cfg: DictConfig) -> str | None:
-    """What a run begins from: the config's ``checkpoint``, or the task's own ``init_from``."""
-    return cfg.checkpoint or cfg.task.get("init_from")
-
-
 def variant(cfg: DictConfig) -> str:
     """The model and how it was adapted: ``tape``, ``rope-lora``."""
     return cfg.model.name if cfg.peft.name == "none" else f"{cfg.model.name}-{cfg.peft.name}"
@@ -56,7 +51,7 @@ def find(cfg: DictConfig) -> Path | None:
     ``runs``, or, where a base model is adapted, for the base's run. ``owner/name`` is a repository
     of the Hugging Face hub. Raises :class:`ConfigError` where there is none, or are several.
     """
-    if (spec := init_checkpoint(cfg)) is None:
+    if (spec := cfg.checkpoint) is None:
         return None
     path = Path(spec).expanduser()
     if path.is_file() or (path.is_dir() and not is_task(spec)):
@@ -109,6 +104,7 @@ def stored_config(path: Path) -> Any:
     cfg = read_yaml(path, "name another run")
     if not isinstance(cfg, DictConfig) or "${" in OmegaConf.to_yaml(cfg):
         raise ConfigError(f"{path} is not a config that a run wrote; name another run.")
+    cfg.checkpoint = cfg.checkpoint or cfg.task.get("init_from")  # older runs wrote null
     return cfg
 
 
@@ -277,7 +273,7 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
         added = "adds ssmax" if cfg.model.get("ssmax") else "adds qk_norm"
         differs = added if rotary else "has others"
         raise ConfigError(
-            f"checkpoint={init_checkpoint(cfg)} is a Llama, whose positions are RoPE, and "
+            f"checkpoint={cfg.checkpoint} is a Llama, whose positions are RoPE, and "
             f"model={cfg.model.name} {differs}: it cannot take these weights; use model=rope."
         )
     # An adapted run may have stretched the base's positions itself.

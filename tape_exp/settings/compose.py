@@ -74,10 +74,8 @@ class PackageConfigs(SearchPathPlugin):
             search_path.append(name, f"file://{folder / 'conf'}")
 
 
-def register() -> None:
-    """Give Hydra the keys of the config, with their defaults, and the packages' folders."""
-    ConfigStore.instance().store(name="schema", node=asdict(Config()))
-    Plugins.instance().register(PackageConfigs)
+ConfigStore.instance().store(name="schema", node=asdict(Config()))  # the keys and their defaults
+Plugins.instance().register(PackageConfigs)
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -179,7 +177,6 @@ def _choose(choices: tuple[str, ...]) -> DictConfig:
     """What Hydra composes from choices of YAMLs. Tables ask for hundreds of configs that differ in
     values only, so these are set on a copy: reading and merging the YAMLs takes 0.1 s.
     """
-    register()
     begun = GlobalHydra.instance().is_initialized()  # by hydra.main: the command is train
     with nullcontext() if begun else initialize_config_dir(str(folders.CONF), version_base="1.3"):
         return compose("config", list(choices))

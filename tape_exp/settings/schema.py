@@ -54,14 +54,6 @@ class TrainerConfig:
     # auto: rich on a terminal, lines elsewhere
     progress: Literal["auto", "rich", "lines", "none"] = "auto"
 
-    def __post_init__(self) -> None:
-        mixed = self.precision == "bf16-mixed" and self.strategy != "fsdp"
-        if self.frozen_bf16 and not mixed:
-            raise ConfigError(
-                "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed, and whole weights on "
-                "every device, as trainer.strategy=ddp has them."
-            )
-
 
 @dataclass
 class LoggerConfig:
@@ -180,10 +172,6 @@ class AttentionConfig:
     qk_norm: bool = False
     random_range: Annotated[float, Gt(1)] | None = None  # null: positions are 0 … T - 1
     random_floats: bool = False
-
-    def __post_init__(self) -> None:
-        if self.random_floats and self.random_range is None:
-            raise ConfigError("model.random_floats=true needs model.random_range; 2 is usual.")
 
 
 @dataclass(frozen=True)

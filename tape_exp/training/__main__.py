@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from tape_exp.settings.commands import command, report
-from tape_exp.settings.compose import complete, register, spell_out
+from tape_exp.settings.compose import complete, spell_out
 from tape_exp.settings.folders import CONF
 
 statuses: list[int] = []  # of the jobs that failed
@@ -23,7 +23,6 @@ def main() -> int:
     """Compose the config and run its job, or the jobs of a sweep one after another."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the command prints the sentence
     sys.argv[1:] = spell_out(sys.argv[1:])
-    register()
     train()
     return max(statuses, default=0)
 

@@ -32,27 +32,22 @@ def make_task(cfg: DictConfig, start: Path | None = None) -> Task:
     return task.placed_in(Surroundings(cache, start, workers, cfg.debug.overfit))
 
 
-def make_adaptation(cfg: DictConfig) -> Adaptation | None:
-    """The method of ``peft``, if there is one."""
-    return None if cfg.peft.name == "none" else build(cfg.peft, "peft", name=cfg.peft.name)
-
-
-def make_decoder(
-    cfg: DictConfig, task: Task, adaptation: Adaptation | None = None, blank: bool = False
-) -> Decoder:
-    """The adapted model of the encoding and task, with the weights that the task begins from; a
-    ``blank`` one is neither initialised nor loaded.
+def make_decoder(cfg: DictConfig, task: Task, blank: bool = False) -> Decoder:
+    """The model of the encoding and task, adapted by the method of ``peft``, with the weights that
+    the task begins from; a ``blank`` one is neither initialised nor loaded.
 
     Raises:
         ConfigError: there are no weights to adapt, or they do not fit.
     """
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     start = None if blank else task.surroundings.checkpoint
-    if adaptation is not None:
+    adaptation: Adaptation | None = None
+    if cfg.peft.name != "none":
+        adaptation = build(cfg.peft, "peft", name=cfg.peft.name)
         if start is None and not blank:
             raise ConfigError(
-                f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, "
-                "folder or repository>."
+                f"peft={cfg.peft.name} adapts a trained model: name it in checkpoint=<run, folder "
+                "or repository>."
             )
         model = adaptation.positions(model)
     unset = blank or (start is not None and base_of(start).is_dir())
@@ -62,8 +57,13 @@ def make_decoder(
         log.info("Weights of %s.", title(start))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)
-    decoder.recompute = cfg.trainer.checkpoint_activations
+    decoder.recompute, decoder.adaptation = cfg.trainer.checkpoint_activations, adaptation
     if cfg.trainer.frozen_bf16:
+        if cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp":
+            raise ConfigError(
+                "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed, and whole weights on "
+                "every device, as trainer.strategy=ddp has them."
+            )
         peft.freeze_in_bf16(decoder)
     return decoder
 
@@ -80,7 +80,7 @@ def blank_parts(cfg: DictConfig) -> tuple[Decoder, Task]:
         byte = task.tokenization.kind == "byte"  # 256 and two special tokens
         task.size_vocabulary(258 if byte else task.tokenization.vocab)
     with torch.device("meta"):
-        return make_decoder(cfg, task, make_adaptation(cfg), blank=True), task
+        return make_decoder(cfg, task, blank=True), task
 
 
 def micro_batches(cfg: DictConfig, task: Task) -> int:

@@ -29,7 +29,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
-from tape_exp.training.from_config import make_adaptation, make_decoder, make_task
+from tape_exp.training.from_config import make_decoder, make_task
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,11 +169,11 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
     if isinstance(task, TextTask) and (run / "tokenizer.json").is_file():
         task.tokenizer = tokenizer = task.tokenization.load(run / "tokenizer.json")
         task.size_vocabulary(task.arch.vocab or tokenizer.vocab)
-    adaptation, config = make_adaptation(cfg), OmegaConf.to_container(cfg, resolve=True)
-    model = make_decoder(cfg, task, adaptation).eval()
-    section: Any = OmegaConf.to_container(cfg.model, resolve=True)
-    section = adaptation.positions(section) if adaptation else section
-    return Loaded(run, config, checkpoint, model, section, task, tokenizer, record)  # type: ignore[arg-type]
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
+    model = make_decoder(cfg, task).eval()
+    section = config["model"]
+    section = model.adaptation.positions(section) if model.adaptation else section
+    return Loaded(run, config, checkpoint, model, section, task, tokenizer, record)
 
 
 def record_of(run: Path, checkpoint: Path | None) -> dict[str, Any]:

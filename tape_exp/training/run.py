@@ -27,11 +27,12 @@ from tape_exp.runs.starting_weights import base_of, llama_title, title
 from tape_exp.settings.naming import display_name, task_title
 from tape_exp.settings.redact import redact_tree
 from tape_exp.tasks.base import FINGERPRINT
-from tape_exp.training.assembly import Run, assemble, make_trainer
 from tape_exp.training.callbacks import Progress, StepReport
 from tape_exp.training.faults import ProcessWatch, explained
+from tape_exp.training.from_config import make_decoder, make_task, micro_batches
 from tape_exp.training.logs import set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError, compiles
+from tape_exp.training.trainer import Run, make_trainer
 
 log = logging.getLogger("tape_exp")
 
@@ -64,8 +65,13 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
             directory.refuse_other_weights(record := directory.record())
             return record
         set_up_logging(directory.path / LOG, cfg.trainer.progress)
-        parts = assemble(directory, preemption)
-        directory.open(parts.task.assets())
+        task = make_task(directory.cfg, directory.start)
+        accumulate = micro_batches(directory.cfg, task)
+        every = min(cfg.trainer.validate_every, task.optim.max_steps)
+        task.prepare_data()  # which may set the size of the vocabulary
+        decoder = make_decoder(directory.cfg, task)
+        directory.open(task.assets())
+        parts = Run(directory, task, decoder, preemption, accumulate, every)
         watch = ProcessWatch(directory, preemption)
         try:
             with explained(directory, watch):
@@ -83,14 +89,15 @@ def train_and_evaluate(
     parameters, positional = run.decoder.parameter_count(), run.decoder.positional_count()
     part = f" ({positional:,} of them positional)" if positional else ""
     log.info("%s\n  %s parameters%s in %s", directory.name, f"{parameters:,}", part, directory.path)
-    if run.adaptation is not None and task.trains:
+    if run.decoder.adaptation and task.trains:
         log.info("%s", peft.table(run.decoder))
     attention.CHOICES.clear()
-    checkpoint, step = newest(directory.checkpoints, directory.hash)
+    checkpoint, step = newest(directory.checkpoints, directory.hash, cfg.trainer.strategy == "fsdp")
     if checkpoint:
         log.info("Resuming from step %d (%s).", step, checkpoint.name)
     run.loggers.extend(make_loggers(cfg, directory, run.clock, step))
-    base = base_of(start) if start and run.adaptation and run.adaptation.partial else None
+    partial = run.decoder.adaptation is not None and run.decoder.adaptation.partial
+    base = base_of(start) if start and partial else None
     module = LanguageModule(run.decoder, task, cfg, directory.hash, base)
     every = (cfg.trainer.checkpoint_every, run.validate_every, cfg.trainer.log_every)
     saving = Checkpoints(directory.checkpoints, *every, run.preemption)

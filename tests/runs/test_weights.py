@@ -28,7 +28,7 @@ from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tape_exp.training.from_config import make_adaptation, make_decoder, make_task
+from tape_exp.training.from_config import make_decoder, make_task
 from tape_exp.training.run import run
 from tests import conftest
 from tests.conftest import on_text
@@ -90,7 +90,7 @@ def loaded(cfg):
     """The decoder that a run with this config would begin with."""
     task = make_task(cfg, starting_weights.find(cfg))
     task.prepare_data()
-    return make_decoder(cfg, task, make_adaptation(cfg))
+    return make_decoder(cfg, task)
 
 
 @pytest.mark.parametrize(("model", "method"), METHODS)

@@ -139,7 +139,6 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
         ("~task.name", "task.name=None"),
         ("+trainer.device=5", "trainer.device is not known. Did you mean 'devices'?"),
         ("+taks=5", "taks is not known. Did you mean 'task'?"),
-        ("trainer.frozen_bf16=true", "trainer.precision=bf16-mixed"),
     ],
 )
 def test_choices_and_ranges_of_the_fixed_sections(words, part):
@@ -226,10 +225,11 @@ def test_help_lists_every_choice_and_cfg_the_resolved_values():
 def test_mistakes_end_with_status_2_and_one_line(tmp_path):
     for words, part in (
         (["debug=plan", "modle=tape"], "'model'"),
+        (["debug=plan", "trainer.frozen_bf16=true"], "trainer.precision=bf16-mixed"),
         (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=1 does"),
-        (["trainer=gpu", "trainer.devices=64"], "torch sees"),
+        (["trainer=gpu", "trainer.devices=64"], "gpu"),
     ):
-        failed = train("logger=none", *words)
+        failed = train("logger=none", f"runs={tmp_path}", *words)
         assert failed.returncode == 2, failed.stderr
         assert failed.stderr.startswith("error: ")
         assert part in failed.stderr

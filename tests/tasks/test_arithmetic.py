@@ -23,7 +23,7 @@ from tape_exp.tasks.arithmetic import (
     sum_scores,
 )
 from tape_exp.tasks.slices import row_scores
-from tape_exp.training.assembly import make_task
+from tape_exp.training.from_config import make_task
 from tests.conftest import make_decoder, silent
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)

@@ -6,7 +6,7 @@ import torch
 from tape_exp.data.batch import IGNORE, loss_weights
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.assembly import make_task
+from tape_exp.training.from_config import make_task
 from tape_exp.training.module import loss_sum
 from tests.conftest import on_text
 

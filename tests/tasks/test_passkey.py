@@ -16,7 +16,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
 from tape_exp.tasks.base import Surroundings
 from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, key_question
-from tape_exp.training.assembly import make_decoder, make_task
+from tape_exp.training.from_config import make_decoder, make_task
 from tests.conftest import on_text, prepared, silent, text_config
 from tests.tasks.in_two import evaluate, evaluate_in_two
 

@@ -16,7 +16,7 @@ from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.training.assembly import make_task
+from tape_exp.training.from_config import make_task
 from tests.conftest import on_text
 
 

@@ -12,7 +12,7 @@ from tape_exp.data.batch import IGNORE
 from tape_exp.data.retrieval import FILLER, WORDS
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
-from tape_exp.training.assembly import make_decoder, make_task
+from tape_exp.training.from_config import make_decoder, make_task
 from tests.conftest import prepared, silent, text_config
 
 TASK = "retrieval_training"

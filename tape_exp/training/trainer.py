@@ -1,4 +1,4 @@
-"""A run under way: its parts, and Lightning's trainer."""
+"""A run under way, and Lightning's trainer for it."""
 
 import os
 import warnings
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import torch
 from lightning import Trainer
 from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback
@@ -16,19 +15,12 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 
 from tape_exp.machine.preemption import Preemption
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.peft import Adaptation
 from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import Stopwatch
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Task
-from tape_exp.training.from_config import (
-    make_adaptation,
-    make_decoder,
-    make_task,
-    micro_batches,
-    precision,
-)
+from tape_exp.training.from_config import precision
 
 
 @dataclass(frozen=True)
@@ -38,7 +30,6 @@ class Run:
     directory: RunDirectory
     task: Task
     decoder: Decoder
-    adaptation: Adaptation | None
     preemption: Preemption
     accumulate: int  # forward passes of each device per optimizer step
     validate_every: int  # optimizer steps; a short run has one validation, at its end
@@ -46,37 +37,22 @@ class Run:
     loggers: list[Logger] = field(default_factory=list)
 
 
-def assemble(directory: RunDirectory, preemption: Preemption) -> Run:
-    """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
-    cfg = directory.cfg
-    started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
-    if cfg.trainer.nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
-        raise ConfigError(
-            f"trainer.nodes={cfg.trainer.nodes} waits for processes that this command does not "
-            "start: use tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and "
-            "NODE_RANK on each node."
-        )
-    devices, present = cfg.trainer.devices, torch.accelerator.device_count()
-    if cfg.trainer.accelerator == "gpu" and present < devices:
-        raise ConfigError(
-            f"trainer.accelerator=gpu with trainer.devices={devices}: torch sees {present} GPUs "
-            "here; trainer=cpu needs none."
-        )
-    task, adaptation = make_task(cfg, directory.start), make_adaptation(cfg)
-    accumulate = micro_batches(cfg, task)
-    task.prepare_data()  # which may set the size of the vocabulary
-    decoder = make_decoder(cfg, task, adaptation)
-    every = min(cfg.trainer.validate_every, task.optim.max_steps)
-    return Run(directory, task, decoder, adaptation, preemption, accumulate, every)
-
-
 def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
-    """Lightning's trainer for the config, with accumulation to the global batch."""
-    cfg, chosen = run.directory.cfg.trainer, run.directory.cfg.debug.profiler
-    on_slurm, profiler = SLURMEnvironment.detect(), None
-    if chosen is not None:
-        kinds: dict[str, Any] = {"simple": SimpleProfiler, "pytorch": PyTorchProfiler}
-        profiler = kinds[chosen](run.directory.artifacts, "profile")
+    """Lightning's trainer for the config, with accumulation to the global batch.
+
+    Raises:
+        ConfigError: it would wait for processes on other nodes that nobody has started.
+    """
+    cfg, profiler = run.directory.cfg.trainer, run.directory.cfg.debug.profiler
+    on_slurm = SLURMEnvironment.detect()
+    started = on_slurm or TorchElasticEnvironment.detect() or "MASTER_ADDR" in os.environ
+    if cfg.nodes > 1 and not started:
+        raise ConfigError(
+            f"trainer.nodes={cfg.nodes} waits for processes that this command does not start: use "
+            "tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK on "
+            "each node."
+        )
+    profilers: dict[Any, Any] = {"simple": SimpleProfiler, "pytorch": PyTorchProfiler}
     devices, timeout = cfg.devices * cfg.nodes, timedelta(seconds=cfg.timeout)
     strategy: str | Strategy = "auto"
     if cfg.strategy == "fsdp":
@@ -111,7 +87,7 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
             use_distributed_sampler=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            profiler=profiler,
+            profiler=profiler and profilers[profiler](run.directory.artifacts, "profile"),
         )
     # Signals are Preemption's. Lightning's handler would end training without a checkpoint, and its
     # processes would agree on theirs before each forward pass, for which a GPU finishes its queue.
