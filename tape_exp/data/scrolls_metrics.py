@@ -14,11 +14,11 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
-from rouge_score.rouge_scorer import RougeScorer
 
-SCORER = RougeScorer(["rouge1", "rouge2", "rougeL"])
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 Scores = dict[str, float]
 
@@ -70,8 +70,15 @@ def f1(prediction: str, references: Sequence[str]) -> Scores:
 
 def rouge(prediction: str, references: Sequence[str]) -> Scores:
     """ROUGE-1, ROUGE-2 and ROUGE-L."""
-    scores = SCORER.score_multi(references, prediction)
+    scores = _scorer().score_multi(references, prediction)
     return {f"rouge/{name}": 100.0 * scores[f"rouge{name}"].fmeasure for name in "12L"}
+
+
+@cache
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer  # a second's import
+
+    return RougeScorer(["rouge1", "rouge2", "rougeL"])
 
 
 DATASETS = {
