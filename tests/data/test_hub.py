@@ -1,27 +1,20 @@
-"""The hub's own client code against a small hub on this machine: what is read, what is asked for,
-and what is told.
-"""
+"""The hub's own client code against a small hub: what is read, what is asked for, what is told."""
 
-import functools
 import gzip
 import hashlib
 import io
 import json
 import os
 import re
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
-import datasets
 import huggingface_hub
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zstandard
-from huggingface_hub import HfFileSystem, constants
 from omegaconf import OmegaConf
 
 from tape_exp.data import builtin, scrolls
@@ -31,182 +24,124 @@ from tape_exp.data.tokens import tokenise
 from tape_exp.models import llama
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tests.data.test_text import parquet
 
-PAGE = 3  # entries of a listing; the hub gives 1000
+_library = huggingface_hub.errors.HfHubHTTPError.__bases__[0].__module__.partition(".")[0]
+httpx = import_module(_library)  # or httpx2, as the hub's client has it
+
 TRAIN = [f"document {i}: Ünïcode 漢字,\nand a second line" for i in range(12)]
 HELD_OUT = ["held out", "and this too"]
 
 
-class Hub(ThreadingHTTPServer):
-    """Repositories that are served as huggingface.co serves them, and a list of the requests."""
-
-    daemon_threads = True
+class Hub:
+    """Repositories as huggingface.co answers for them, and a list of the requests."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        # Repository: commit: path: content; the last is main.
-        self.commits: dict[str, dict[str, dict[str, bytes]]] = {}
-        # Repository or its files: status and X-Error-Code.
-        self.refused: dict[str, tuple[int, str]] = {}
+        self.commits: dict[str, dict[str, dict[str, bytes]]] = {}  # repository: commit: path: file
+        self.refused: dict[str, tuple[int, str]] = {}  # repository, or its files: status and code
         self.requests: list[str] = []
+        self.stopped = False
 
     def commit(self, repository: str, files: dict[str, bytes]) -> str:
-        """Add a commit; returns its forty digits."""
+        """Add a commit, which becomes main; returns its forty digits."""
         sha = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
         self.commits.setdefault(repository, {})[sha] = files
         return sha
 
     def stop(self) -> None:
         """Answer no more."""
-        self.shutdown()
-        self.server_close()
+        self.stopped = True
 
-
-class Handler(BaseHTTPRequestHandler):
-    """The part of the hub's HTTP interface that reading needs."""
-
-    server: Hub
-
-    def do_GET(self) -> None:
-        self.server.requests.append(f"{self.command} {self.path}")
-        url = urlsplit(self.path)
-        api = re.fullmatch(
-            r"/api/((?:datasets|models)/[^/]+/[^/]+)/(revision|tree)/([^/]+)/?(.*)", url.path
-        )
-        file = re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", url.path)
+    def __call__(self, request):
+        """The part of the hub's HTTP interface that reading needs."""
+        if self.stopped:
+            raise httpx.ConnectError("no route", request=request)
+        self.requests.append(path := unquote(request.url.path))
+        if path == "/":
+            return httpx.Response(200)
+        api = re.fullmatch(r"/api/(\w+/[^/]+/[^/]+)/(?:revision|tree)/([^/]+)/?(.*)", path)
+        file = re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         if api:
-            repository, what, revision, path = api.groups()
-            self.answer_api(repository, what, revision, unquote(path), parse_qs(url.query))
+            repository, revision, inner = api.groups()
         elif file:
-            kind, name, revision, path = file.groups()
-            self.answer_file(f"{kind or 'models/'}{name}", revision, unquote(path))
+            kind, name, revision, inner = file.groups()
+            repository = f"{kind or 'models/'}{name}"
         else:
-            self.send(200 if url.path == "/" else 404)
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def find(self, repository: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
-        """Commit and files, or None where the answer is that there are none."""
-        commits = self.server.commits.get(repository)
-        if repository in self.server.refused or commits is None:
-            self.refuse(*self.server.refused.get(repository, (404, "RepoNotFound")))
-            return None
+            return refusal(404)
+        commits = self.commits.get(repository)
+        if commits is None or repository in self.refused:
+            return refusal(*self.refused.get(repository, (404, "RepoNotFound")))
         sha = list(commits)[-1] if revision == "main" else revision
         if sha not in commits:
-            self.refuse(404, "RevisionNotFound")
-            return None
-        return sha, commits[sha]
+            return refusal(404, "RevisionNotFound")
+        if file:
+            if f"{repository} files" in self.refused:
+                return refusal(*self.refused[f"{repository} files"])
+            return content(request, sha, commits[sha].get(inner))
+        if "/tree/" in path:
+            recursive = request.url.params.get("recursive", "").lower() == "true"
+            return listing(sha, commits[sha], inner, recursive)
+        return httpx.Response(
+            200, json={"id": repository.split("/", 1)[1], "sha": sha, "siblings": []}
+        )
 
-    def answer_api(
-        self, repository: str, what: str, revision: str, path: str, query: dict[str, list[str]]
-    ) -> None:
-        found = self.find(repository, revision)
-        if found is None:
-            return
-        sha, files = found
-        if what == "revision":
-            told = {"id": repository.split("/", 1)[1], "sha": sha, "siblings": []}
-            self.send(200, json.dumps(told).encode())
-            return
-        entries: dict[str, dict] = {}
-        prefix = f"{path}/" if path else ""
-        for name, content in files.items():
-            below = name.removeprefix(prefix).split("/")
-            if not name.startswith(prefix):
-                continue
-            for depth in range(1, len(below)):
-                folder = prefix + "/".join(below[:depth])
-                entries[folder] = {"type": "directory", "path": folder, "oid": sha, "size": 0}
-            oid = hashlib.sha1(content).hexdigest()
-            entries[name] = {"type": "file", "path": name, "oid": oid, "size": len(content)}
-        if path and not entries:
-            self.refuse(404, "EntryNotFound")
-            return
-        if query["recursive"] != ["true"]:
-            entries = {n: e for n, e in entries.items() if "/" not in n.removeprefix(prefix)}
-        cursor = int(query.get("cursor", ["0"])[0])
-        page = list(entries.values())[cursor : cursor + PAGE]
-        following = re.sub(r"&cursor=\d+", "", self.path) + f"&cursor={cursor + PAGE}"
-        more = {"Link": f'<{self.server.url}{following}>; rel="next"'}
-        self.send(200, json.dumps(page).encode(), more if cursor + PAGE < len(entries) else {})
 
-    def answer_file(self, repository: str, revision: str, path: str) -> None:
-        found = self.find(repository, revision)
-        if found is None:
-            return
-        if f"{repository} files" in self.server.refused:
-            self.refuse(*self.server.refused[f"{repository} files"])
-            return
-        sha, files = found
-        if path not in files:
-            self.refuse(404, "EntryNotFound")
-            return
-        content = files[path]
-        headers = {
-            "ETag": f'"{hashlib.sha1(content).hexdigest()}"',
-            "X-Repo-Commit": sha,
-            "Accept-Ranges": "bytes",
-        }
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if asked is None:
-            self.send(200, content, headers)
-            return
-        first, last = int(asked[1]), min(int(asked[2] or len(content) - 1), len(content) - 1)
-        headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
-        self.send(206, content[first : last + 1], headers)
+def refusal(status: int, code: str = ""):
+    return httpx.Response(status, json={"error": "no"}, headers={"X-Error-Code": code})
 
-    def refuse(self, status: int, code: str) -> None:
-        self.send(status, b'{"error": "no"}', {"X-Error-Code": code} if code else {})
 
-    def send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        self.wfile.write(body)
+def listing(sha: str, files: dict[str, bytes], folder: str, recursive: bool):
+    entries: dict[str, dict] = {}
+    prefix = f"{folder}/" if folder else ""
+    for name in (name for name in files if name.startswith(prefix)):
+        parts = name.removeprefix(prefix).split("/")
+        for depth in range(1, len(parts)):
+            inner = prefix + "/".join(parts[:depth])
+            entries[inner] = {"type": "directory", "path": inner, "oid": sha, "size": 0}
+        oid = hashlib.sha1(files[name]).hexdigest()
+        entries[name] = {"type": "file", "path": name, "oid": oid, "size": len(files[name])}
+    if folder and not entries:
+        return refusal(404, "EntryNotFound")
+    wanted = [e for n, e in entries.items() if recursive or "/" not in n.removeprefix(prefix)]
+    return httpx.Response(200, json=wanted)
 
-    def log_message(self, *_) -> None:
-        pass
+
+def content(request, sha: str, file: bytes | None):
+    """A file, or a range of its bytes."""
+    if file is None:
+        return refusal(404, "EntryNotFound")
+    headers = {"ETag": f'"{hashlib.sha1(file).hexdigest()}"', "X-Repo-Commit": sha}
+    asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+    first, last = (int(asked[1]), int(asked[2] or len(file)) + 1) if asked else (0, len(file))
+    last = min(last, len(file))
+    if asked:
+        headers["Content-Range"] = f"bytes {first}-{last - 1}/{len(file)}"
+    return httpx.Response(206 if asked else 200, content=file[first:last], headers=headers)
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A hub that this process takes for huggingface.co, with nothing in the cache."""
-    hub = Hub()
-    threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    for name in [
-        n for n in os.environ if n.lower().endswith("_proxy") or n.startswith(("HF_", "HUGGING"))
-    ]:
+    import datasets
+    from huggingface_hub import constants
+
+    for name in [n for n in os.environ if n.startswith(("HF_", "HUGGING"))]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(
-        constants,
-        "HUGGINGFACE_CO_URL_TEMPLATE",
-        hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-    )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-    huggingface_hub.close_session()
+    hub, usual = Hub(), huggingface_hub.utils._http.default_client_factory
+    transport = httpx.MockTransport(hub)
+    make = partial(httpx.Client, transport=transport, follow_redirects=True)
+    huggingface_hub.set_client_factory(make)
     yield hub
-    hub.stop()
-    huggingface_hub.close_session()
-    HfFileSystem.clear_instance_cache()
+    huggingface_hub.set_client_factory(usual)
+    huggingface_hub.HfFileSystem.clear_instance_cache()
 
 
 def lines(documents: list[str], **fields) -> bytes:
     return "".join(json.dumps({"text": d, **fields}) + "\n" for d in documents).encode()
-
-
-def table(documents: list[str]) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(pa.table({"text": documents, "url": documents}), file, row_group_size=2)
-    return file.getvalue()
 
 
 def pile(documents: list[str]) -> bytes:
@@ -231,9 +166,9 @@ REPOSITORIES = {
         "README.md": b"# C4",
     },
     "emozilla/pg19": {
-        **{f"data/train-0000{i}-of-3.parquet": table(TRAIN[4 * i : 4 * i + 4]) for i in range(3)},
-        "data/validation-00000-of-1.parquet": table(HELD_OUT),
-        "data/test-00000-of-1.parquet": table(["other"]),
+        **{f"data/train-0000{i}-of-3.parquet": parquet(TRAIN[4 * i : 4 * i + 4]) for i in range(3)},
+        "data/validation-00000-of-1.parquet": parquet(HELD_OUT),
+        "data/test-00000-of-1.parquet": parquet(["other"]),
     },
     "monology/pile-uncopyrighted": {
         **{f"train/0{i}.jsonl.zst": pile(TRAIN[6 * i : 6 * i + 6]) for i in range(2)},
@@ -244,7 +179,7 @@ REPOSITORIES = {
 CORPORA = {"c4": "allenai/c4", "pg19": "emozilla/pg19", "github": "monology/pile-uncopyrighted"}
 
 
-@functools.cache
+@cache
 def settings(name: str) -> dict:
     """What ``conf/text`` says of a corpus."""
     return OmegaConf.to_container(
@@ -430,6 +365,6 @@ def test_a_refusal_is_told(hub, tmp_path, repository):
         ((400, ""), r"the hub cannot give it \("),
     ):
         hub.refused[repository] = answer
-        HfFileSystem.clear_instance_cache()
+        huggingface_hub.HfFileSystem.clear_instance_cache()
         with pytest.raises(ConfigError, match=f"{told}.*{instead}"):
             reads(tmp_path)

@@ -2,8 +2,6 @@
 mean after the means.
 """
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -138,14 +136,6 @@ def test_order_of_examples_and_references_does_not_matter(dataset, examples, ran
         for i in random.sample(list(references), len(references))
     }
     assert score(dataset, predictions, references) == score(dataset, predictions, shuffled)
-
-
-def test_interval_agrees_with_the_normal_approximation():
-    right = 120
-    predictions = {str(i): "yes" if i < right else "no" for i in range(400)}
-    values, _ = score("quality", predictions, {key: ["yes"] for key in predictions})
-    half = 100 * 1.96 * math.sqrt(0.3 * 0.7 / 400)
-    assert values["exact_match"] == pytest.approx((30, 30 - half, 30 + half), abs=0.7)
 
 
 def test_interval_of_the_geometric_mean_recomputes_the_means():

@@ -3,6 +3,7 @@ say what to change.
 """
 
 import gzip
+import io
 import json
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,13 @@ DOCUMENTS = [
 ]
 
 
+def parquet(documents: list[str]) -> bytes:
+    file = io.BytesIO()
+    columns = {"text": documents, "number": list(range(len(documents)))}
+    pq.write_table(pa.table(columns), file, row_group_size=2)
+    return file.getvalue()
+
+
 def write(folder: Path, name: str, documents: list[str]) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +40,7 @@ def write(folder: Path, name: str, documents: list[str]) -> None:
         for i, d in enumerate(documents)
     )
     if name.endswith(".parquet"):
-        pq.write_table(pa.table({"text": documents, "number": list(range(len(documents)))}), path)
+        path.write_bytes(parquet(documents))
     elif name.endswith(".gz"):
         path.write_bytes(gzip.compress(lines.encode()))
     elif name.endswith(".zst"):
@@ -66,17 +74,6 @@ def read(text: Text, split: str = "train") -> list[str]:
 def test_every_format_gives_the_same_documents(name, tmp_path):
     write(tmp_path, name, DOCUMENTS)
     assert read(local(tmp_path)) == DOCUMENTS
-
-
-def test_layout_of_the_hub_is_read_from_a_folder(tmp_path):
-    write(tmp_path, "en/c4-train.00000-of-2.json.gz", DOCUMENTS[:2])
-    write(tmp_path, "en/c4-train.00001-of-2.json.gz", DOCUMENTS[2:])
-    write(tmp_path, "en/c4-validation.00000-of-1.json.gz", ["other"])
-    text = local(
-        tmp_path, files={"train": ["en/c4-train.*.json.gz"], "validation": ["en/c4-validation.*"]}
-    )
-    assert read(text) == DOCUMENTS
-    assert read(text, "validation") == ["other"]
 
 
 def test_long_plain_text_is_cut_at_line_ends(tmp_path, monkeypatch):

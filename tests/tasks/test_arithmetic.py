@@ -109,13 +109,6 @@ def test_grid_cells_hold_their_lengths_and_do_not_depend_on_seed_or_grid():
     assert torch.equal(batch["inputs"], large.grid_batch(cells)["inputs"])
 
 
-def test_every_cell_is_scored_once():
-    task = make(samples_per_cell=3, rows_per_batch=20)
-    cells = [cell for cells in task.test_batches().slices for cell in cells]
-    assert len(cells) == 36
-    assert set(cells) == {(a, b) for a in range(1, 7) for b in range(1, 7)}
-
-
 def greedy(model, prompt: torch.Tensor, limit: int) -> list[int]:
     """Token-by-token decoding until EOS."""
     tokens = prompt

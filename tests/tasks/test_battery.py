@@ -2,14 +2,11 @@
 and mistakes of the user are sentences.
 """
 
-import re
-
 import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.battery import PROBLEMS, Battery
 from tape_exp.tasks.sequences import SequenceTask
@@ -109,12 +106,6 @@ def test_training_shows_every_length_and_stays_within_the_model():
         assert {length(name, row) for row in rows} == set(task.trained)
         longest = max(batch["inputs"].shape[1] for _, batch in task.test_batches())
         assert longest == task.arch.max_length
-
-
-def test_the_page_lists_every_problem():
-    page = (ROOT / "docs" / "battery.md").read_text()
-    for name, problem in PROBLEMS.items():
-        assert re.search(rf"^\| `{name}` +\| {problem.summary} +\|", page, re.M), name
 
 
 @pytest.mark.parametrize(

@@ -186,12 +186,6 @@ def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
     assert found.metrics["builtin_benchmarks/arc_easy"] == of_table
 
 
-def test_a_limit_is_of_documents_a_task(task):
-    found = task.evaluate(knowing(task), silent, limit=1)
-    assert {row["documents"] for row in found.tables["benchmarks"]} == {1}
-    assert not [key for key in found.metrics if key.endswith("_stderr")]  # of one there is none
-
-
 def test_every_filter_and_length_is_reported_by_its_name():
     """As of GSM8K, whose answers are read strictly and flexibly, ARC, and RULER."""
     result = {
@@ -262,15 +256,6 @@ def test_a_damaged_folder_is_told_in_one_sentence(damage, message, folder):
     with pytest.raises(ConfigError, match=message) as error:
         benchmarks.load(["colours"], folder)
     assert "\n" not in str(error.value)
-
-
-def test_wrong_names_and_missing_things_are_told(cache):
-    folder = builtin.write_benchmarks(cache / "benchmarks" / "builtin")
-    with pytest.raises(ConfigError, match=r"arc_esy is not known\. Did you mean 'arc_easy'\?"):
-        benchmarks.load(["arc_esy"], folder)
-    for path in (None, "/nowhere"):
-        with pytest.raises(ConfigError, match=rf"task\.path={path} is not a folder"):
-            benchmarks.checked_folder("local", path, trust=True)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.speed import measure
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.paper.artifact import load
 from tape_exp.paper.records import reported
-from tape_exp.paper.view import View
-from tape_exp.settings import folders
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.efficiency import paper_convention, true_flops
 from tests.conftest import make_decoder
@@ -55,38 +51,6 @@ def test_other_encodings_are_not_counted_in_the_papers_convention():
     assert metrics.keys() == {"count/parameters", "count/flops"}
     decoder = make_decoder("cope", Arch(2, 32, 2, 32, vocab=32_000))
     assert metrics["count/parameters"] == decoder.parameter_count()
-
-
-def test_speed_record_and_table(tmp_path, monkeypatch):
-    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record and a
-    table.
-    """
-    from benchmarks import speed
-    from benchmarks.common import write_record
-
-    arch = Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64)
-    shapes = speed.Shapes(arch, 1, (16, 32), (32,), 0.01, torch.float32)
-    monkeypatch.setattr(speed, "decoding", lambda device: [])
-    record = measure(torch.device("cpu"), shapes)
-    cases = {
-        (r["what"], r["encoding"], r["backend"], r["T"], r["backward"]) for r in record["rows"]
-    }
-    for name in ("rope", "tape", "alibi", "t5", "fire", "kerple_log"):
-        for backend in ("explicit", "sdpa"):
-            assert ("core", name, backend, 32, True) in cases
-    assert ("step", "tape_separate", "eager", 32, True) in cases
-    base = [r for r in record["rows"] if r["what"] == "step" and r["encoding"] == "rope"]
-    assert base[0]["ratio_to_rope"] == 1
-    assert all(r["rounds"] >= 5 and r["ms"] > 0 for r in record["rows"])
-    memory = {
-        r["encoding"]: r["activation_bytes"] for r in record["rows"] if "activation_bytes" in r
-    }
-    assert memory["tape"] > memory["rope"] > 0
-
-    write_record("speed", record, tmp_path / "speed.jsonl")
-    monkeypatch.setattr(folders, "RESULTS", tmp_path)
-    view = View(load("tab_speed"), "smoke", [])
-    assert "TAPE (as public code writes it)" in view.table.markdown()
 
 
 def test_the_rival_computes_the_same_function():

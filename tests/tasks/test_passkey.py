@@ -2,15 +2,12 @@
 where they are counted.
 """
 
-import json
 import re
 
 import numpy as np
 import pytest
 import torch
 
-from tape_exp.data.retrieval import FILLER
-from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
@@ -81,18 +78,6 @@ def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(kind, text_fold
         assert len(ids) <= room < len(task.writer(question)(sentences + 1))
         before = text[: text.index(line)].count(".")
         assert abs(before / sentences - question.depth) <= 1 / sentences
-
-
-def test_built_in_text_leaves_room_at_the_shortest_length_of_smoke():
-    """The smoke scale's own tokenizer, trained on text in which most of these words do not
-    occur.
-    """
-    task = make_task(compose_config(["task=passkey"]))
-    task.prepare_data()
-    assert (task.lengths, len(task.prompts)) == ([76, *range(96, 257, 32)], 140)
-    longest = max(len(ids) for ids in task.tokenizer.encode([f" {s}" for s in FILLER]))
-    for number, ids in enumerate(task.prompts):
-        assert 0 <= task.lengths[number // 20] - task.new_tokens - len(ids) < longest
 
 
 @pytest.mark.parametrize(
@@ -175,20 +160,6 @@ def test_answers_are_greedy_whatever_the_batch(model, text_folder):
         for _ in range(task.new_tokens):
             row.append(int(decoder(torch.tensor([row]))[0, -1].argmax()))
         assert task.decode(row[len(ids) :]).strip() == answer
-
-
-def test_of_a_trained_run_with_its_tokenizer(text_run):
-    begun, _ = text_run(
-        "model=tape", "task.tokenizer.kind=bpe", "task.tokenizer.vocab=300", steps=2
-    )
-    cfg, record = text_run("model=tape", "checkpoint=c4", task="passkey")
-    folder = RunDirectory(cfg)
-    assert (folder.path / "tokenizer.json").read_text() == (
-        RunDirectory(begun).path / "tokenizer.json"
-    ).read_text()
-    assert len(json.loads((folder.artifacts / "passkey.json").read_text())) == 2 * 3
-    assert np.array(record["heatmap"], dtype=float).shape == (5, 2)
-    assert (folder.artifacts / "heatmap.png").exists()
 
 
 def test_two_sharded_processes_ask_the_same(text_folder, tmp_path):

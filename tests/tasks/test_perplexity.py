@@ -13,8 +13,6 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.data.tokens import tokenise
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import token_nll
-from tape_exp.settings.compose import compose_config
-from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.perplexity import Windows, _units, bootstrap, perplexity, score
@@ -124,26 +122,6 @@ def test_sliding_perplexity_is_that_of_one_window_at_a_time(name, mode, text_fol
         assert found[f"set/perplexity@{length}"] == pytest.approx(expected[length], rel=1e-5), (
             length
         )
-
-
-@pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
-def test_the_sliding_tasks_have_the_papers_protocol(task):
-    """1k … 8k, a window every 256 tokens, all of its tokens scored; at each scale up to twice the
-    length of the base that task=extend begins from.
-    """
-    windows = build(compose_config([f"task={task}", "scale=paper"]).task, "task", seed=0).windows
-    assert (list(windows.lengths), windows.stride, windows.score) == (
-        [1024, 2048, 4096, 8192],
-        256,
-        "all",
-    )
-    for scale in ("smoke", "small"):
-        made = build(compose_config([f"task={task}", f"scale={scale}"]).task, "task", seed=0)
-        assert made.windows.score == "all"
-        base = compose_config(["task=extend", f"scale={scale}"]).task.init_from
-        trained = compose_config([f"task={base}", f"scale={scale}"]).task.train_length
-        assert made.windows.lengths[-1] == made.arch.max_length == 2 * trained
-    assert compose_config([f"task={task}"]).task.text.name == task.removesuffix("_sliding")
 
 
 def test_bits_per_byte_are_of_the_text_whatever_the_tokenizer(text_folder):

@@ -8,7 +8,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.arithmetic import PAD, Arithmetic
+from tape_exp.tasks.arithmetic import Arithmetic
 from tape_exp.tasks.position_use import RESETS, state_metrics, without
 from tape_exp.training.module import OnDevice
 from tests.conftest import MODELS, make_decoder, silent
@@ -74,18 +74,6 @@ def test_sizes_and_turns_are_those_of_complex_numbers():
         assert found[f"state/size@{layer}"] == pytest.approx(size, rel=1e-5)
         assert found[f"state/turn@{layer}"] == pytest.approx(turn, abs=1e-5)
     assert found["state/turn@3"] > 0.1
-
-
-@pytest.mark.parametrize("name", UPDATED)
-def test_a_state_that_is_not_updated_keeps_its_size_and_does_not_turn(name):
-    task = small_task()
-    model = trained(name, task)
-    tokens = task.grid_batch([(2, 2)])["inputs"]
-    with without(model.decoder, RESETS["no_update"]):
-        found = state_metrics(model, tokens, tokens != PAD)
-    sizes = {f"state/size@{n}": 1 for n in (1, 2, 3)}
-    turns = {f"state/turn@{n}": 0 for n in (1, 2, 3)}
-    assert found == pytest.approx(sizes | turns, abs=1e-6)
 
 
 def test_causal_metrics_are_those_of_reset_weights_on_a_few_samples(monkeypatch):

@@ -131,21 +131,6 @@ def test_a_tokenizer_that_does_not_match_the_checkpoint(text_run, text_folder, t
     assert kept.read_text() == before
 
 
-def test_a_checkpoint_without_its_run_needs_its_tokenizer(text_run, tmp_path):
-    cfg, _ = text_run("model=rope", steps=1)
-    folder = RunDirectory(cfg).path
-    alone = shutil.copy(folder / "checkpoints" / "step00000001.ckpt", tmp_path / "alone.ckpt")
-    words = ["model=rope", f"checkpoint={alone}"]
-    with pytest.raises(
-        ConfigError,
-        match=r"another tokenizer than task\.tokenizer gives.*task\.tokenizer\.kind=file",
-    ):
-        text_run(*words, "task.tokenizer.kind=bpe", "task.tokenizer.vocab=270", task="github")
-    with_its_own = ["task.tokenizer.kind=file", f"task.tokenizer.path={folder}/tokenizer.json"]
-    _, record = text_run(*words, *with_its_own, task="github")
-    assert record["config"]["checkpoint"] == "alone.ckpt"
-
-
 def test_a_corpus_that_changed_under_a_run(text_run, text_folder, tmp_path):
     shutil.copytree(text_folder, tmp_path / "copy", ignore=shutil.ignore_patterns("cache"))
     words = ["model=rope", f"task.text.path={tmp_path}/copy"]
@@ -165,15 +150,6 @@ def test_a_corpus_shorter_than_a_block(text_folder, tmp_path):
         match=r"its split train has 12 tokens, fewer than one block .*task\.train_length=6",
     ):
         prepared(text_folder, f"task.text.path={tmp_path}")
-
-
-@pytest.mark.parametrize("key", ["text", "validation", "tests.github"])
-def test_a_folder_that_is_not_there_is_told_at_once(text_folder, key):
-    task = "extend" if key == "validation" else "c4"
-    words = [f"task={task}", *on_text(text_folder, task), f"task.{key}.source=local"]
-    made = make_task(compose_config([*words, f"task.{key}.path=/nowhere"]))
-    with pytest.raises(ConfigError, match=r"no file of the split \w+ in /nowhere"):
-        made.prepare_data()
 
 
 def test_a_file_to_train_on_is_no_file_to_test_on(text_folder):

@@ -4,12 +4,10 @@ what is counted is what was found.
 
 import re
 
-import numpy as np
 import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.data.retrieval import FILLER, WORDS
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
 from tape_exp.training.from_config import make_decoder, make_task
@@ -81,25 +79,6 @@ def test_training_rows_are_questions_with_their_answers(text_folder):
     assert 1 < len(keys) <= 4
     assert len(task.validation_batches()[0]["labels"]) == 64
     assert task.lengths == [400, 800, 1600]
-
-
-def test_no_word_is_a_part_of_another_or_of_what_surrounds_it():
-    surroundings = " ".join(FILLER).lower()
-    assert len(set(WORDS)) == len(WORDS)
-    for word in WORDS:
-        assert [other for other in WORDS if word in other] == [word]
-        assert word not in surroundings
-
-
-def test_a_model_learns_and_is_asked(text_run):
-    words = ["task.train_length=200", "task.lengths=[200,260]", "task.optim.batch=4"]
-    _, record = text_run(*words, "task.optim.max_steps=2", task=TASK)
-    assert record["steps"] == 2
-    assert "val/exact_match" in record["metrics"]
-    for split, length in (("id", 200), ("ood", 260)):
-        at_length = record["metrics"][f"retrieval/accuracy@{length}"]
-        assert record["metrics"][f"{split}/accuracy"] == at_length
-    assert np.array(record["heatmap"], dtype=float).shape == (5, 2)
 
 
 @pytest.mark.parametrize(

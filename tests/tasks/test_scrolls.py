@@ -45,11 +45,6 @@ def test_rows_hold_question_and_answer_and_the_loss_is_on_the_answer(dataset, te
         assert example.closing.strip() in task.tokenizer.decode(inputs.tolist())
 
 
-def test_every_reference_is_a_row(text_folder):
-    task = prepared(text_folder, "narrative_qa")
-    assert len(task.pairs) == sum(len(e.references) for e in task.examples) > len(task.examples)
-
-
 @torch.no_grad()
 def test_every_question_is_answered_once_and_scored(text_folder):
     cfg = configured(text_folder, "qasper", "model=tape", "task.rows_per_batch=7")
@@ -66,14 +61,6 @@ def test_every_question_is_answered_once_and_scored(text_folder):
     few = task.evaluate(model, silent, limit=1).tables["predictions"]
     assert len(few) == 7
     assert all(row in table for row in few)
-
-
-def test_it_begins_from_a_run_with_its_tokenizer(text_run, text_folder):
-    begun, _ = text_run("model=tape", "task.tokenizer.kind=bpe", "task.tokenizer.vocab=300")
-    words = ["model=tape", "task.init_from=c4", f"runs={begun.runs}"]
-    task = prepared(text_folder, "qasper", *words)
-    own = RunDirectory(begun).path / "tokenizer.json"
-    assert task.assets()["tokenizer.json"] == own.read_text()
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,6 @@ def test_without_equivariance_they_change_from_the_second_layer_on(name, arch):
     assert shift_error(model, TOKENS) > 1e-2
 
 
-def test_traces_of_the_second_layer_do_not_see_what_its_blocks_do(arch):
-    """2 × 2 rotations commute: with mixing over R the blocks change, half their trace does not."""
-    model = random_decoder("tape_no_equivariance", arch)
-    row = shift_rows(model, TOKENS, BOS, [2])["shift_ids", 2]
-    assert row["products"] < 1e-5
-    assert row["blocks"] > 1e-2
-
-
 def test_added_tokens_are_compared_with_the_original_ones(arch):
     """With q = 0 attention is uniform: 1 / (i + 1) becomes 1 / (i + 4), from an entry further down
     and to the right.
