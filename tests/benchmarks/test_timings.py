@@ -114,13 +114,12 @@ def test_the_table_of_lengths_is_on_its_page():
     assert table in (ROOT / "docs" / "speed.md").read_text()
 
 
-@pytest.mark.parametrize("model", ["rope", "randpe"])
-def test_the_bare_loop_ends_with_the_weights_of_the_run(tmp_path, monkeypatch, model):
+def test_the_bare_loop_ends_with_the_weights_of_the_run(tmp_path, monkeypatch):
     loops, make = [], overhead.BareLoop
     monkeypatch.setattr(overhead, "BareLoop", lambda *x: loops.append(make(*x)) or loops[-1])
     tiny = ["trainer=cpu", "trainer.log_every=2", "logger=none", "logger.mode=auto"]
     sizes = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
-    cfg = overhead.smoke(tmp_path, "arithmetic", 3, *tiny, *sizes, model=model)
+    cfg = overhead.smoke(tmp_path, "arithmetic", 3, *tiny, *sizes, model="randpe")
     figures = overhead.overhead(cfg)
     assert figures["rounds"] == 3
     assert figures["bare_step_ms"] > 0
