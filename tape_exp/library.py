@@ -110,11 +110,13 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
         facts = {key: facts[key] for key in ("run", "seed", "started", "git")} | {"config": config}
     if task is None:
         raise ConfigError("evaluate takes a run, or a decoder and task=, as te.build gives them.")
-    if isinstance(model, Loaded) and task.vocabulary != model.task.vocabulary:
-        raise ConfigError(
-            f"the task's {task.arch.vocab} symbols are not the {decoder.arch.vocab} that the model "
-            "was trained on, so that its tokens would stand for others."
-        )
+    if isinstance(model, Loaded):
+        if task.vocabulary != model.task.vocabulary:
+            raise ConfigError(
+                f"the task's symbols are not the {decoder.arch.vocab} that the model was trained "
+                "on, so that its tokens would stand for others."
+            )
+        task.prepare_data()
     if task.arch.vocab > decoder.arch.vocab:
         raise ConfigError(
             f"the task has {task.arch.vocab} tokens, and the model {decoder.arch.vocab}."

@@ -140,7 +140,8 @@ def read_config(folder: Path) -> Llama:
         why = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
     choices: dict[str, tuple[Any, ...]] = {"model_type": FORMS, "hidden_act": ("silu", "swish")}
-    choices |= {"attention_bias": (False,), "mlp_bias": (False,), "quantization_config": (None,)}
+    biases = [key for key in ("attention_bias", "mlp_bias") if hasattr(type(config), key)]
+    choices |= dict.fromkeys(biases, (False,)) | {"quantization_config": (None,)}
     for key, values in choices.items():
         if (found := getattr(config, key, values[0])) not in values:
             told = ", ".join(map(str, values))
@@ -318,10 +319,10 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
 
 
 def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
-    """What :class:`Llama` has of the tokenizer: BOS, EOS and whether a text begins with BOS as
-    transformers' tokenizer has them, or else by the ids in config.json; the other ids that end what
-    ``generate`` of transformers writes; and the template of a chat. Without any BOS, EOS stands
-    before documents and nothing before prompts.
+    """What :class:`Llama` has of the tokenizer: whether it begins a text with a token, and BOS,
+    which is that token; or else BOS, and EOS, as transformers' tokenizer has them or by the ids in
+    config.json; the other ids that end what ``generate`` of transformers writes; and the template
+    of a chat. Without any BOS, EOS stands before documents and nothing before prompts.
     """
     from transformers import AutoTokenizer, GenerationConfig
 
@@ -338,16 +339,22 @@ def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
         if (folder / "generation_config.json").is_file():
             ends = GenerationConfig.from_pretrained(folder).eos_token_id
         stops = [token for token in map(name, _listed(ends)) if token not in (None, named["eos"])]
-        begins, template = tokenizer("a").input_ids[:1], tokenizer.chat_template
-        first = [tokenizer.convert_tokens_to_ids(named["bos"])] if named["bos"] else None
+        whole, bare = (tokenizer("a", add_special_tokens=add).input_ids for add in (True, False))
+        before = whole[: next(n for n in range(len(whole)) if whole[n : n + len(bare)] == bare)]
+        begins, template = name(before), tokenizer.chat_template
     except Exception as error:  # the libraries raise bare exceptions
         raise ConfigError(
             f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
         ) from error
+    if begins[1:]:
+        raise ConfigError(
+            f"the tokenizer in {folder} begins a text with {' '.join(begins)}, and here one token "
+            "can; leave one in the post_processor of its tokenizer.json."
+        )
     return {
-        "bos": named["bos"] or named["eos"],
+        "bos": next(iter(begins), None) or named["bos"] or named["eos"],
         "eos": named["eos"],
-        "add_bos": begins == first,
+        "add_bos": bool(begins),
         "stops": stops or None,
         "chat_template": template if isinstance(template, str) else None,
     }

@@ -216,7 +216,8 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     unknown = re.search(r"Could not override '([^']+)'|Key '([^']+)' (?:is )?not in", text)
     if unknown:
         name = key or next(filter(None, unknown.groups()))
-        return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows every key."
+        adds = f"; +{name}= adds one of its class" if "." in name else ""
+        return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows every key{adds}."
     if match := re.search(r"Interpolation key '([^']+)' not found", text):
         return f"{key} needs {match[1]}, which this scale does not set; choose another scale=."
     text = re.sub(r" (full_key|reference_type|object_type|See https).*", "", text)

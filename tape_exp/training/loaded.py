@@ -109,7 +109,7 @@ class Loaded:
         return products
 
     def on(self, *overrides: str) -> tuple[Task, dict[str, Any]]:
-        """The task of the run's config with overrides, whose data are ready, and this config.
+        """The task of the run's config with overrides, and this config; no data are prepared.
 
         Raises:
             ConfigError: an override is of the model, of its training or of where it runs.
@@ -127,7 +127,6 @@ class Loaded:
         if self.checkpoint is not None:
             cfg = apply_llama_config(cfg, self.checkpoint)
         task = make_task(cfg, self.checkpoint)
-        task.prepare_data()
         section: Any = OmegaConf.to_container(cfg.task, resolve=True)
         return task, self.record["config"] | {"task": section}
 
@@ -160,7 +159,7 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
     cfg = stored_config(run / "config.yaml")
     cfg.runs = str(run.parents[3])
-    if finished and (run / "DONE").is_file() and not any(run.glob("checkpoints/step*.ckpt")):
+    if (run / "DONE").is_file() and not any(run.glob("checkpoints/step*.ckpt")):
         checkpoint = find(cfg)  # of a run that trained nothing
     else:
         checkpoint, cfg.checkpoint = last_checkpoint(run), str(run)

@@ -228,6 +228,7 @@ BOS_FIRST = processors.TemplateProcessing(single="<a> $A", special_tokens=[("<a>
         ({"bos_token": "<a>", "eos_token": "<b>"}, (2, 2), BOS_FIRST, ("<a>", "<b>", True)),
         ({"bos_token": "<a>", "eos_token": "<b>"}, (0, 1), None, ("<a>", "<b>", False)),
         ({"eos_token": "<b>"}, (None, 1), None, ("<b>", "<b>", False)),  # an ordinary <s> stays one
+        ({"bos_token": "<c>", "eos_token": "<b>"}, (2, 1), BOS_FIRST, ("<a>", "<b>", True)),
     ],
 )
 def test_special_tokens_are_those_of_transformers(settings, ids, processor, expected, checkpoint):
@@ -414,6 +415,7 @@ WRITTEN = [  # config.json as other versions, or people, write it
     ("mistral", WINDOW | {"use_sliding_window": False}),  # which has one, whatever this says
     ("qwen2", WINDOW | {"use_sliding_window": False}),
     ("qwen2", WINDOW | {"max_window_layers": 28}),  # from layer 28 of 2 on
+    ("mistral", {"attention_bias": True}),  # which has no such key
 ]
 
 
