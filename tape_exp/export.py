@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
 from tape_exp.models.export import card
-from tape_exp.models.llama import fingerprint, is_llama
+from tape_exp.models.llama import fingerprint, is_llama, read_config
 from tape_exp.paper.records import warn
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.starting_weights import base_of, chat_template
+from tape_exp.runs.starting_weights import base_of, chat_template, run_config
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import display_name
@@ -123,8 +123,11 @@ def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:
     base_folder = base_of(loaded.checkpoint)
     if is_llama(local) and base_folder.is_dir() and fingerprint(local) != fingerprint(base_folder):
         raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
-    method = loaded.config["peft"]
+    method, own = loaded.config["peft"], loaded.config["model"]["scaling"]
+    of_run = None if base_folder.is_dir() else run_config(base_folder)
+    given = of_run.model.scaling if of_run else read_config(base_folder).scaling
     moved = method["interpolation"] != 1 or method["theta"] is not None
+    moved = moved or any(own[key] != value for key, value in given.items())
     export.save_adapter(loaded.model, folder, base, name, _card_of(loaded), moved)
 
 

@@ -244,7 +244,7 @@ An adapter for the Llama `{base}`, exported by `tape-exp export`.
 ```python
 from peft import AutoPeftModelForCausalLM
 
-rope = {json.dumps(rope)}
+rope = {rope}
 model = AutoPeftModelForCausalLM.from_pretrained({json.dumps(name)}, rope_parameters=rope)
 ```
 """

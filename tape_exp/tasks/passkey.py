@@ -221,7 +221,10 @@ def training_row(draw: Callable[[int], Drawn], length: int) -> tuple[list[int], 
         if least <= most:
             tokens = room(least, most)
             return longest_fit(write, tokens, 1 + (tokens - least) // 6)[0], answer
-    raise ConfigError(f"task.train_length={length} is too short for the questions of the task.")
+    raise ConfigError(
+        f"task.train_length={length} is too short for a question of the task, which has {least} "
+        f"tokens and {len(answer)} of its answer."
+    )
 
 
 def accuracies(name: str, table: Sequence[Mapping[str, Any]]) -> dict[str, float]:

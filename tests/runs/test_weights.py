@@ -29,6 +29,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.training.from_config import make_decoder, make_task
+from tape_exp.training.loaded import load
 from tape_exp.training.run import run
 from tests import conftest
 from tests.conftest import on_text
@@ -351,14 +352,17 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, shared, tm
         assert (theirs(tokens).logits - ours(tokens)).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("method", ["lora", "theta"])
-def test_an_exported_adapter_is_what_peft_loads(method, shared, tmp_path, monkeypatch, capsys):
+YARN = ("model.scaling.method=yarn", "model.scaling.factor=2", "peft.interpolation=1")
+
+
+@pytest.mark.parametrize(("method", "words"), [("lora", ()), ("theta", ()), ("lora", YARN)])
+def test_an_exported_adapter_is_what_peft_loads(method, words, shared, tmp_path, monkeypatch):
     """By the lines of its own README, onto the exported base: the logits of the trained model."""
     from peft import AutoPeftModelForCausalLM
 
-    cfg, _ = shared.extend("rope", method)
-    evaluated, _ = shared("model=rope", f"peft={method}", "checkpoint=extend", task="github")
-    ours, run = loaded(evaluated).eval(), RunDirectory(cfg)
+    cfg, _ = shared.extend("rope", method, *words)
+    run = RunDirectory(cfg)
+    ours = load(run.path).model
     checkpoint = next(run.checkpoints.glob("step*.ckpt"))
     base = starting_weights.base_of(checkpoint).parents[1]
     assert export.main([str(base), str(tmp_path / "base")]) == 0
@@ -470,6 +474,16 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert (tmp_path / "out" / "chat_template.jinja").read_text() == "{{ messages }}"
     assert scores["config"]["model"]["theta"] == 5e4, "that of the run which fine-tuned it whole"
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)
+    stretch = ("model.scaling.method=yarn", "model.scaling.factor=2")
+    text_run("model=rope", f"checkpoint={folder}", *sizes, *stretch, task="github")
+    stretched = [run.parent for run in (tmp_path / "runs").glob("github/smoke/rope/*/DONE")]
+    (stretched,) = [run for run in stretched if "method: yarn" in (run / "config.yaml").read_text()]
+    assert export.main([str(stretched), str(tmp_path / "yarn")]) == 0, "nothing was trained"
+    theirs, tokens = LlamaForCausalLM.from_pretrained(tmp_path / "yarn"), torch.arange(60)[None]
+    with torch.no_grad():
+        gap = (theirs(tokens).logits - load(stretched).model(tokens)).abs().max()
+        plain = LlamaForCausalLM.from_pretrained(folder)(tokens).logits
+    assert gap < 1e-4 < (theirs(tokens).logits - plain).abs().max()
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
         text_run("model=rope", f"checkpoint={folder}", *sizes, task="github")
