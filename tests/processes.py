@@ -9,6 +9,7 @@ import os
 import resource
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,18 @@ class Command:
 def train(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
     """``python train.py words`` to its end."""
     return Command(*words, **options).finish()
+
+
+def both(*words: str, program: Callable[..., None] = script, **environment: str) -> list[Command]:
+    """``torchrun --nproc-per-node=2 train.py words``, begun: neither process imports anything."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", **environment}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test"}
+    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    words = (*words, "trainer.devices=2")
+    return [Command(*words, program=program, environment={**rank}) for rank in ranks]
 
 
 def _become(

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,20 +89,17 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
 
         board = TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False)
         loggers.append(board)
-    elif cfg.logger.name == "wandb":
-        try:
-            loggers.append(_wandb(cfg, run))
-        except Exception as error:
-            log.warning("W&B could not start a run (%s); metrics.jsonl has all.", _reason(error))
+    elif cfg.logger.name == "wandb" and (started := _begin_on_wandb(cfg, run)):
+        loggers.append(WandbLogger(experiment=started))
     return loggers
 
 
-def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
-    """Lightning's W&B logger, whose run has the hash as its id: a resumed run continues it.
+def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
+    """A run of W&B with the hash as its id, so that a resumed run continues it: online if so asked
+    and the server answers within ``logger.timeout`` seconds, else offline; None if W&B fails.
 
     It is sent what is logged, but neither the command line and SLURM's variables, which may hold
-    secrets, nor the code or a copy of the terminal. Where the server does not answer within
-    ``logger.timeout`` seconds, the run is offline.
+    secrets, nor the code or a copy of the terminal.
     """
     os.environ["WANDB_DATA_DIR"] = DATA_DIR or str(run.path / "wandb")  # of tables
     os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
@@ -119,32 +115,33 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
         disable_code=True,
         console="off",
     )
-    begin = partial(
-        wandb.init,
-        id=run.hash,
-        dir=str(run.path),
-        resume="allow",
-        settings=settings,
-        project=cfg.logger.project,
-        entity=cfg.logger.entity,
-        name=run.name,
-        group=f"{cfg.task.name}-{cfg.scale.name}",
-        config=redact_tree(identity_of(cfg)),
-        tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
-        notes=cfg.logger.notes or f"{title}, scale {cfg.scale.name}, seed {cfg.seed}",
-    )
-    started = None
-    if cfg.logger.mode == "online" or (cfg.logger.mode == "auto" and wandb.api.api_key):
+    mode = cfg.logger.mode
+    online = mode == "online" or (mode == "auto" and wandb.api.api_key)
+    for mode in ("online", "offline") if online else ("offline",):
         try:
-            started = begin()
-        except wandb.Error as error:
-            log.warning("W&B cannot be reached (%s): continuing offline.", _reason(error))
+            started = wandb.init(
+                id=run.hash,
+                dir=str(run.path),
+                mode=mode,
+                resume="allow",
+                settings=settings,
+                project=cfg.logger.project,
+                entity=cfg.logger.entity,
+                name=run.name,
+                group=f"{cfg.task.name}-{cfg.scale.name}",
+                config=redact_tree(identity_of(cfg)),
+                tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
+                notes=cfg.logger.notes or f"{title}, scale {cfg.scale.name}, seed {cfg.seed}",
+            )
+        except Exception as error:
+            log.warning("W&B could not begin a run %s (%s).", mode, _reason(error))
             wandb.teardown()  # else the id would still be in use
-    started = started or begin(mode="offline")
-    if started.offline:
-        log.info("W&B is offline; to upload the run: wandb sync %s", started.settings.sync_dir)
-    started.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-    return WandbLogger(experiment=started)
+            continue
+        if started.offline:
+            log.info("W&B is offline; to upload the run: wandb sync %s", started.settings.sync_dir)
+        started.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        return started
+    return None
 
 
 def publish(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,10 +26,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 class RunError(RuntimeError):
     """A run was stopped from outside: by a lack of memory, or because another process died."""
-
-
-class StorageError(RunError):
-    """A file of the run cannot be written: the disk is full, or a quota is reached."""
 
 
 class HungProcessError(RunError):
@@ -80,10 +77,8 @@ def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exce
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL:
-            return StorageError(
-                f"{cause.filename or directory.path} cannot be written ({cause.strerror}): free "
-                f"space there or raise the quota. {RESUMES}"
-            )
+            advice = f"{cause.strerror}: free space there or raise the quota"
+            return OSError(cause.errno, advice, cause.filename or str(directory.path))
         lacking = isinstance(cause, torch.OutOfMemoryError | MemoryError)
         if lacking or "can't allocate memory" in str(cause):
             rows = trainer.micro_batch or ("optim" in task and task.optim.batch // devices)
@@ -106,45 +101,40 @@ def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exce
 @dataclass(eq=False)
 class ProcessWatch(Callback):
     """Notices when a process that Lightning started dies, and writes FAILED at once: this process
-    may be in a collective that never returns, and Lightning then kills it.
+    may be in a collective that never returns, and Lightning kills it a few seconds later.
     """
 
     directory: RunDirectory
     preemption: Preemption
-    ends: bool = False
     lost: str | None = None
     children: list[subprocess.Popen] = field(default_factory=list)
-    threads: list[threading.Thread] = field(default_factory=list)
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Begin to watch, once."""
-        if self.threads:
-            return
-        self.children = getattr(trainer.strategy.launcher, "procs", [])
-        for rank, child in enumerate(self.children, trainer.global_rank + 1):
-            name = f"rank {rank} of {trainer.world_size}"
-            thread = threading.Thread(target=self._wait, args=(name, child), daemon=True)
-            self.threads.append(thread)
-            thread.start()
+        if not self.children and (started := getattr(trainer.strategy.launcher, "procs", [])):
+            self.children, self.first = started, trainer.global_rank + 1
+            self.world = trainer.world_size
+            threading.Thread(target=self.lost_process, args=(None,), daemon=True).start()
 
-    def _wait(self, name: str, child: subprocess.Popen) -> None:
-        status = child.wait()
-        if status and not self.ends and self.lost is None and self.preemption.received is None:
-            how = f"ended with status {status}"
-            if status < 0:
-                how = f"was killed by {signal.Signals(-status).name}"
-            self.lost = f"the process of {name} {how}."
-            self.directory.fail(RunError(self.lost))
-
-    def lost_process(self, seconds: float = 2.0) -> str | None:
-        """Which process died, if one has: an error of this one may precede the news by a moment."""
-        for thread in self.threads:
-            thread.join(seconds / len(self.threads))
+    def lost_process(self, seconds: float | None = 2.0) -> str | None:
+        """Which process died, if one does within so many seconds: an error of this one may precede
+        the news by a moment.
+        """
+        began = time.monotonic()
+        while self.lost is None and any(child.returncode != 0 for child in self.children):
+            for rank, child in enumerate(self.children, self.first):
+                if (status := child.poll()) and self.preemption.received is None:
+                    killed = f"was killed by {signal.Signals(-status).name}" if status < 0 else ""
+                    how = killed or f"ended with status {status}"
+                    self.lost = f"the process of rank {rank} of {self.world} {how}."
+                    self.directory.fail(RunError(self.lost))
+            if seconds is not None and time.monotonic() - began > seconds:
+                break
+            time.sleep(0.1)
         return self.lost
 
     def end(self) -> None:
         """Let no child wait for this process, which leaves."""
-        self.ends = True
         children = list(self.children)
         self.children.clear()  # else Lightning's own watch ends this process when they have ended
         for child in children:

@@ -8,10 +8,9 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
-from math import prod
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from tape_exp.training.from_config import blank_parts
 
 LARGEST_GRID = 10_000  # combinations of values; a larger space is taken for an infinite one
 EXAMPLE = "task.optim.lr=tag(log,interval(0.0003,0.01)) or task.optim.warmup=choice(0.05,0.1)"
+SETS = re.compile(r"[^=]+=\s*(interval|range|choice|tag|int|float)\(")  # words of the space
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,13 @@ class Search:
         """Whether a lower score is better."""
         return self.metric.endswith(("loss", "perplexity"))
 
-    def best_of(self, trials: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """The finished trial with the best score, if there is one."""
-        finished = [trial for trial in trials if trial["score"] is not None]
-        choose = min if self.minimises else max
-        return choose(finished, key=lambda trial: trial["score"]) if finished else None
+    @cached_property
+    def grid(self) -> list[dict[str, Any]]:
+        """Every combination of values; none where they are infinitely many, or too many to try."""
+        sets = [values_in(one) or () for one in self.distributions.values()]
+        first = islice(product(*sets), LARGEST_GRID + 1)
+        every = [dict(zip(self.space, values, strict=True)) for values in first]
+        return every if len(every) <= LARGEST_GRID else []
 
     def words(self, model: str, values: dict[str, Any]) -> list[str]:
         """The overrides of the runs of a trial, all but the seed."""
@@ -126,9 +128,8 @@ def search_from(words: Sequence[str]) -> Search:
     for model in models:
         one_of("model", model, names_in("model"))
     one_of("pruner", pruner := options.get("pruner", "median"), ("median", "none"))
-    sets = re.compile(r"[^=]+=\s*(interval|range|choice|tag|int|float)\(")
     space = read_space(options["space"]) if "space" in options else {}
-    space |= dict(word.split("=", 1) for word in rest if sets.match(word))
+    space |= dict(word.split("=", 1) for word in rest if SETS.match(word))
     metric, trials = options.get("metric", "val/loss"), options.get("trials", "12")
     if not space:
         names = ", ".join(names_in("space"))
@@ -137,10 +138,11 @@ def search_from(words: Sequence[str]) -> Search:
         raise ConfigError(f"metric={metric} must be of validation, as val/loss is.")
     if not re.fullmatch(r"[1-9]\d*", trials):
         raise ConfigError(f"trials={trials} must be a whole number above 0.")
-    combinations = grid({key: distribution_of(key, text) for key, text in space.items()})
-    budget = min(int(trials), len(combinations) or int(trials))
-    overrides = [word for word in rest if not sets.match(word)]
-    return Search(options["task"], scale, models, space, overrides, seeds, metric, budget, pruner)
+    fixed = [word for word in rest if not SETS.match(word)]
+    search = Search(
+        options["task"], scale, models, space, fixed, seeds, metric, int(trials), pruner
+    )
+    return replace(search, trials=min(search.trials, len(search.grid) or search.trials))
 
 
 def read_space(choice: str) -> dict[str, str]:
@@ -187,11 +189,3 @@ def contains(one: BaseDistribution, value: Any) -> bool:
     if isinstance(one, FloatDistribution):
         return isinstance(value, int | float) and one.low <= value <= one.high
     return value in (values_in(one) or ())
-
-
-def grid(space: dict[str, BaseDistribution]) -> list[dict[str, Any]]:
-    """Every combination of values; none where they are infinitely many, or too many to list."""
-    sets = [values_in(one) or () for one in space.values()]
-    if not 0 < prod(map(len, sets)) <= LARGEST_GRID:
-        return []
-    return [dict(zip(space, values, strict=True)) for values in product(*sets)]

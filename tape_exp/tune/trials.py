@@ -29,10 +29,10 @@ from tape_exp.runs.directory import FolderError
 from tape_exp.runs.record import environment_info
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.redact import redact
-from tape_exp.training.faults import StorageError, TrialPruned
+from tape_exp.training.faults import TrialPruned
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
-from tape_exp.tune.search import Search, contains, grid
+from tape_exp.tune.search import Search, contains
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -76,23 +76,21 @@ class Trials:
         """
         with self.lock:
             for model, study in self.studies.items():
-                study_id = self.storage.get_study_id_from_name(model)
-                for frozen in self.of(model):
-                    if frozen.state == TrialState.RUNNING and (lock := self._lock(model, frozen)):
-                        trial_id = self.storage.get_trial_id_from_study_id_trial_number(
-                            study_id, frozen.number
-                        )
-                        return Trial(study, trial_id), lock
+                for one in self.of(model):
+                    if one.state == TrialState.RUNNING and (lock := self._lock(model, one.number)):
+                        study_id = self.storage.get_study_id_from_name(model)
+                        number = self.storage.get_trial_id_from_study_id_trial_number
+                        return Trial(study, number(study_id, one.number)), lock
             model = min(self.studies, key=lambda name: len(self.of(name)))
             if len(self.of(model)) >= self.search.trials:
                 return None
             trial = self._ask(model)
-            lock = self._lock(model, trial)
+            lock = self._lock(model, trial.number)
             return (trial, lock) if lock else None
 
-    def _lock(self, model: str, trial: Trial | FrozenTrial) -> FileLock | None:
+    def _lock(self, model: str, number: int) -> FileLock | None:
         """The lock of a trial, acquired; None where another worker has it."""
-        lock = FileLock(self.locks / f"{model}-{trial.number}", timeout=0)
+        lock = FileLock(self.locks / f"{model}-{number}", timeout=0)
         with suppress(Timeout):
             lock.acquire()
         return lock if lock.is_locked else None
@@ -102,17 +100,17 @@ class Trials:
         samples what it would have sampled otherwise. A set of values that the budget covers is
         tried in whole; of a larger one, the values of a config that is tried twice run once.
         """
-        study, space = self.studies[model], self.search.distributions
+        study, search = self.studies[model], self.search
         tried = [trial.params for trial in self.of(model)]
         if not tried:
-            study.enqueue_trial(self.search.configured(model))
-        elif 0 < len(combinations := grid(space)) <= self.search.trials:
-            study.enqueue_trial(next(values for values in combinations if values not in tried))
+            study.enqueue_trial(search.configured(model))
+        elif 0 < len(search.grid) <= search.trials:
+            study.enqueue_trial(next(values for values in search.grid if values not in tried))
         seed = len(study.get_trials(deepcopy=False))
         study.sampler = optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=STARTUP, multivariate=True
         )
-        return study.ask(space)
+        return study.ask(search.distributions)
 
     def tell(self, trial: Trial, state: TrialState, score: float | None = None) -> None:
         """End a trial; under the lock, so that no claim takes it for one of a killed worker."""
@@ -160,8 +158,10 @@ class Trials:
                 values = " ".join(f"{key}={value}" for key, value in one["values"].items())
                 print(f"{number:4} {one['state']:9} {score:>9}  {values} {one.get('why', '')}")
                 states.append(one["state"])
-            if best := search.best_of(records):
-                words = [*search.words(model, best["values"]), f"seed={max(search.seeds) + 1}"]
+            if finished := [one for one in records if one["score"] is not None]:
+                choose = min if search.minimises else max
+                best = choose(finished, key=lambda one: one["score"])["values"]
+                words = [*search.words(model, best), f"seed={max(search.seeds) + 1}"]
                 print(f"Best of {model}: tape-exp train {shlex.join(words)}")
         if left := search.trials * len(models) - len(states) + states.count("under way"):
             print(f"trials left: {left}; the same command resumes the search.", file=sys.stderr)
@@ -197,8 +197,8 @@ def work(trials: Trials, minutes: float | None = None) -> bool:
     """Run trials until every model has its budget; False where a signal or the time came first.
 
     Raises:
-        MetricError, OSError, StorageError, FolderError: a reason for which no trial can run; this
-            one is left to the next worker.
+        MetricError, OSError, FolderError: a reason for which no trial can run; this one is left
+            to the next worker.
     """
     with time_limit(minutes), Preemption() as preemption:  # time_limit catches Preempted
         preemption.wait(True)  # between runs, a signal waits until the journal is written
@@ -226,7 +226,7 @@ def _run(trials: Trials, trial: Trial) -> None:
         outcome = f"{trials.search.metric} {score:.4g}"
     except TrialPruned as reason:
         state, outcome = TrialState.PRUNED, f"given up: {reason}"
-    except (MetricError, OSError, StorageError, FolderError):
+    except (MetricError, OSError, FolderError):
         raise
     except Exception as error:  # one failed trial must not cost the others
         trial.set_user_attr("why", redact(str(error)))

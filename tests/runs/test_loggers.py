@@ -159,7 +159,7 @@ def test_a_run_continues_offline_where_wandb_cannot_be_reached(tiny_run, monkeyp
     monkeypatch.setattr(wandb, "init", init)
     cfg, _ = tiny_run("model=rope", "logger=wandb", "logger.mode=online", "logger.timeout=7")
     assert timeouts == [7]
-    assert "W&B cannot be reached (no answer)" in capfd.readouterr().out
+    assert "W&B could not begin a run online (no answer)" in capfd.readouterr().out
     (folder,) = RunDirectory(cfg).path.glob("wandb/offline-run-*")
     assert folder.name.endswith(RunDirectory(cfg).hash), "the id is the hash there too"
 

@@ -22,7 +22,7 @@ from tape_exp.training import faults
 from tape_exp.training.run import run
 from tests import soak
 from tests.conftest import SMALL
-from tests.processes import Command, train
+from tests.processes import Command, both, train
 
 WORDS = [*SMALL, "model=rope", "trainer=cpu", "logger=none", "trainer.progress=none"]
 WORDS += ["trainer.log_every=1"]
@@ -130,12 +130,11 @@ def test_two_processes_leave_together(moment, tmp_path):
     end.
     """
     words = [f"runs={tmp_path}", "trainer.devices=2", "trainer.checkpoint_every=1000"]
-    words += (
-        ["task.optim.max_steps=2000"]
-        if moment == "training"
-        else ["task.optim.max_steps=5", "task.samples_per_cell=60000"]
-    )
-    process = Command(*WORDS, *words)
+    if moment == "training":
+        process, _ = both(*WORDS, *words, "task.optim.max_steps=2000")
+    else:  # where the first ends the second, which Lightning has started
+        few = ["task.optim.max_steps=5", "task.samples_per_cell=60000"]
+        process = Command(*WORDS, *words, *few)
     wait_for_step(tmp_path, 5, process)
     if moment == "evaluation":
         time.sleep(1)
@@ -194,8 +193,7 @@ def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, m
     full = train(*WORDS, *words, "trainer.workers=1", largest_file=20_000)
     err = full.stderr
     assert full.returncode == 1
-    assert "error: StorageError" in err
-    assert "cannot be written (File too large): free space there" in err
+    assert "File too large: free space there" in err
     assert len(err.strip().splitlines()) == 1
     (failed,) = tmp_path.rglob("FAILED")
     assert str(failed.parent) in err
@@ -211,7 +209,7 @@ def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, m
     [
         (torch.OutOfMemoryError("CUDA out of memory.\nTried"), "try trainer.micro_batch=8, "),
         (MemoryError(), "try trainer.micro_batch=8, "),
-        (OSError(errno.EDQUOT, "Quota exceeded"), "(Quota exceeded): free space there or raise"),
+        (OSError(errno.EDQUOT, "Quota exceeded"), "Quota exceeded: free space there or raise"),
     ],
 )
 def test_a_lack_of_memory_or_space_says_what_to_do(error, part, tmp_path):

@@ -14,7 +14,7 @@ from tape_exp.tasks.arithmetic import Arithmetic
 from tape_exp.training.run import run
 from tests import soak
 from tests.conftest import on_text
-from tests.processes import Command, script, train
+from tests.processes import Command, both, script
 from tests.training.test_faults import WORDS, signal_at, wait_for_step
 
 COMPUTED = ("step", "train/loss", "train/lr", "train/grad_norm", "val/loss", "val/exact_match")
@@ -65,10 +65,10 @@ def test_the_number_of_processes_may_change(tmp_path, monkeypatch, sketched):
             patch.setattr(Arithmetic, "train_batch", signal_at(stop, signal.SIGUSR1))
             with pytest.raises(Preempted):
                 run(compose_config([*resumed, f"trainer.micro_batch={micro}"]))
-        machine = ["trainer.devices=2", f"trainer.micro_batch={micro // 2}"]
-        environment: dict[str, str | None] = {"STOP_AT": str(next_stop)}
-        ended = Command(*resumed, *machine, program=stopping, environment=environment).finish()
-        assert ended.returncode == (0 if next_stop == 999 else REQUEUE), ended.stderr
+        machine = f"trainer.micro_batch={micro // 2}"
+        ended = both(*resumed, machine, program=stopping, STOP_AT=str(next_stop))
+        statuses = [one.finish().returncode for one in ended]
+        assert statuses == [0 if next_stop == 999 else REQUEUE, 0]
     again = RunDirectory(compose_config(resumed))
     assert_same_curve(
         curve(again.metrics), curve(next(tmp_path.glob("und*/*/*/*/*/metrics.jsonl")))
@@ -83,19 +83,19 @@ def test_a_rank_that_dies_stops_the_others_and_the_run_goes_on_bit_for_bit(tmp_p
     An epoch of the text has fewer steps than the run: it stops inside one and goes on into the
     next.
     """
-    words = ["task=c4", *on_text(text_folder), "task.optim.max_steps=50", "task.optim.batch=16"]
-    words += ["model=rope", "trainer=cpu", "logger=none", "trainer.devices=2"]
-    words += ["trainer.log_every=1", "trainer.checkpoint_every=10", "trainer.validate_every=20"]
-    assert train(*words, f"runs={tmp_path}/whole").returncode == 0
-    process = Command(*words, f"runs={tmp_path}/killed")
-    wait_for_step(tmp_path / "killed", 22, process)
+    words = ["task=c4", *on_text(text_folder), "task.optim.max_steps=30", "task.optim.batch=16"]
+    words += ["model=rope", "trainer=cpu", "logger=none"]
+    words += ["trainer.log_every=1", "trainer.checkpoint_every=5", "trainer.validate_every=10"]
+    process = Command(*words, f"runs={tmp_path}/killed", "trainer.devices=2")
+    whole = both(*words, f"runs={tmp_path}/whole")
+    wait_for_step(tmp_path / "killed", 12, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
     assert process.finish().returncode != 0
     (failed,) = tmp_path.rglob("FAILED")
     assert "the process of rank 1 of 2 was killed by SIGKILL" in failed.read_text().splitlines()[-1]
-    resumed = train(*words, f"runs={tmp_path}/killed")
-    assert resumed.returncode == 0
-    assert "Resuming from step" in resumed.stdout
-    whole, killed = (soak.directory_of(words, tmp_path / name) for name in ("whole", "killed"))
-    assert soak.compare(whole, killed) == []
+    resumed = both(*words, f"runs={tmp_path}/killed")
+    assert "Resuming from step" in resumed[0].finish().stdout
+    assert [one.wait() for one in (*whole, *resumed)] == [0] * 4
+    alone, killed = (soak.directory_of(words, tmp_path / name) for name in ("whole", "killed"))
+    assert soak.compare(alone, killed) == []
