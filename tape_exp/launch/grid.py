@@ -10,14 +10,14 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from tape_exp.launch.slurm import Job
+from tape_exp.launch.slurm import SweepRun
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
 
 
-def jobs_of(words: Sequence[str]) -> list[Job]:
+def runs_of(words: Sequence[str]) -> list[SweepRun]:
     """The runs that the words name, each after the run that it starts from.
 
     Args:
@@ -30,20 +30,20 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
     words = [word for word in words if not word.startswith("slurm.")]
     if not any(word.isidentifier() for word in words):
         composed = [(choice, compose_config(choice)) for choice in combinations(words)]
-        return [Job(choice, RunDirectory(cfg).path, cfg) for choice, cfg in composed]
+        return [SweepRun(choice, RunDirectory(cfg).path, cfg) for choice, cfg in composed]
     from tape_exp.paper import runner  # imports matplotlib
     from tape_exp.paper.words import requested
 
-    jobs: dict[str | None, Job] = {}
+    jobs: dict[str | None, SweepRun] = {}
     for key, run in runner.jobs_of(*requested(words), recorded=True).items():
         level = jobs[run.needs].level + 1 if run.needs else 0
-        jobs[key] = Job(run.words, None, run.cfg, run.recorded, level)
+        jobs[key] = SweepRun(run.words, None, run.cfg, run.recorded, level)
         with suppress(ConfigError):  # the run that it starts from is not finished
             jobs[key].folder = RunDirectory(run.cfg).path
     return sorted(jobs.values(), key=lambda job: job.level)
 
 
-def sweep_folder(jobs: Sequence[Job]) -> Path:
+def sweep_folder(jobs: Sequence[SweepRun]) -> Path:
     """``<runs>/.sweeps/<name>``, where the name is a function of the runs and of this place."""
     sweeps = Path(jobs[0].cfg.runs).expanduser().resolve() / ".sweeps"
     text = "\n".join([str(sweeps), *(job.line for job in jobs)])

@@ -13,7 +13,7 @@ from tape_exp.settings.errors import ConfigError
 
 
 @dataclass
-class Job:
+class SweepRun:
     """One run of a sweep.
 
     Args:
@@ -47,7 +47,7 @@ class Job:
         return self.recorded or (self.folder is not None and (self.folder / "DONE").exists())
 
 
-def write_jobs(jobs: Sequence[Job], sweep: Path) -> None:
+def write_runs(jobs: Sequence[SweepRun], sweep: Path) -> None:
     """Write ``<runs>/.sweeps/<name>/jobs.tsv``: words, folder below ``<runs>``, steps, recorded."""
     lines = []
     for job in jobs:
@@ -56,14 +56,14 @@ def write_jobs(jobs: Sequence[Job], sweep: Path) -> None:
     write_atomically(sweep / "jobs.tsv", "".join(lines))
 
 
-def read_jobs(sweep: Path) -> list[Job]:
+def read_runs(sweep: Path) -> list[SweepRun]:
     """The runs of a submitted sweep, in the order of its array."""
     jobs = []
     for line in (sweep / "jobs.tsv").read_text().splitlines():
         words, folder, steps, recorded = line.split("\t")
         path = sweep.parents[1] / folder if folder else None
         own = {"recorded": bool(recorded), "steps": int(steps) if steps else None}
-        jobs.append(Job(shlex.split(words), path, **own))  # type: ignore[arg-type]
+        jobs.append(SweepRun(shlex.split(words), path, **own))  # type: ignore[arg-type]
     return jobs
 
 

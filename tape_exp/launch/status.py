@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tape_exp.launch import slurm
-from tape_exp.launch.slurm import Job, read_jobs
+from tape_exp.launch.slurm import SweepRun, read_runs
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 
@@ -55,20 +55,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_intermixed_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     if args.words:
-        from tape_exp.launch.grid import jobs_of, sweep_folder  # import Hydra
+        from tape_exp.launch.grid import runs_of, sweep_folder  # import Hydra
 
-        jobs = jobs_of(args.words)
+        jobs = runs_of(args.words)
         print_sweep(jobs, sweep_folder(jobs), console)
         return 0
     files = sorted(args.runs.resolve().glob(".sweeps/*/jobs.tsv"), key=lambda f: f.stat().st_mtime)
     if not files:
         raise ConfigError(f"no sweep was submitted to {args.runs}; --runs names another folder.")
     for file in files:
-        print_sweep(read_jobs(file.parent), file.parent, console)
+        print_sweep(read_runs(file.parent), file.parent, console)
     return 0
 
 
-def print_sweep(jobs: Sequence[Job], sweep: Path, console: Console) -> None:
+def print_sweep(jobs: Sequence[SweepRun], sweep: Path, console: Console) -> None:
     """Print the table of a sweep."""
     queue: dict[int, slurm.Task] = {}
     try:
@@ -91,7 +91,7 @@ def print_sweep(jobs: Sequence[Job], sweep: Path, console: Console) -> None:
     console.print(", ".join(f"{counts[word]} {word}" for word in COLOURS if counts[word]))
 
 
-def state_of(job: Job, task: slurm.Task | None, log: Path) -> State:
+def state_of(job: SweepRun, task: slurm.Task | None, log: Path) -> State:
     """The state of a run, from its folder, its task in the queue and what that printed."""
     folder = job.folder
     if folder is None and log.exists():  # its base was not finished at submission

@@ -18,8 +18,8 @@ import yaml
 from filelock import FileLock
 
 from tape_exp.launch import slurm
-from tape_exp.launch.grid import jobs_of, sweep_folder
-from tape_exp.launch.slurm import Job, write_jobs
+from tape_exp.launch.grid import runs_of, sweep_folder
+from tape_exp.launch.slurm import SweepRun, write_runs
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words_help = "key=value,value; or artifacts, scale=, seeds=; and slurm.<option of sbatch>=value"
     parser.add_argument("words", nargs="+", metavar="word", help=words_help)
     args = parser.parse_intermixed_args(arguments)
-    jobs = jobs_of(args.words)
+    jobs = runs_of(args.words)
     for job in jobs:
         if not job.recorded:
             blank_parts(job.cfg)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sweep.mkdir(parents=True, exist_ok=True)
     with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
         (sweep / "logs").mkdir(exist_ok=True)
-        write_jobs(jobs, sweep)
+        write_runs(jobs, sweep)
         write_atomically(sweep / "script.sh", script)
         ids = submit(jobs, sweep, args.cap)
     if ids:
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def submit(jobs: Sequence[Job], sweep: Path, cap: int, dry_run: bool = False) -> list[str]:
+def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int, dry_run: bool = False) -> list[str]:
     """Submit the runs that are neither finished nor in the queue, an array for each level.
 
     Returns:
@@ -116,7 +116,7 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def sbatch_options(jobs: Sequence[Job], words: Sequence[str]) -> dict[str, Any]:
+def sbatch_options(jobs: Sequence[SweepRun], words: Sequence[str]) -> dict[str, Any]:
     """The options of sbatch, and ``setup``: what the devices take, then conf/local/cluster.yaml,
     then ``slurm.<option>=<value>`` among the words.
     """

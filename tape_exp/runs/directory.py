@@ -24,7 +24,7 @@ from tape_exp.runs.record import manifest
 from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint, variant
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
-from tape_exp.settings.redact import redact, redact_tree
+from tape_exp.settings.redact import redact
 
 LOCK, LOG = ".lock", "log.txt"
 LOCK_SECONDS = 10.0  # data workers of a killed process hold its lock until they notice
@@ -98,8 +98,8 @@ class RunDirectory:
             remove_leftovers(place)
         for ending in ("DONE", "FAILED"):
             (self.path / ending).unlink(missing_ok=True)
-        config: Any = redact_tree(OmegaConf.to_container(self.cfg, resolve=True))
-        write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(config))
+        config = redact(OmegaConf.to_yaml(self.cfg, resolve=True))
+        write_atomically(self.path / "config.yaml", config)
         write_atomically(self.path / "manifest.json", json.dumps(made, indent=1) + "\n")
         for name, content in assets.items():
             write_atomically(self.path / name, content)

@@ -117,7 +117,8 @@ def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
     )
     mode = cfg.logger.mode
     online = mode == "online" or (mode == "auto" and wandb.api.api_key)
-    for mode in ("online", "offline") if online else ("offline",):
+    modes: Any = ("online", "offline") if online else ("offline",)
+    for mode in modes:
         try:
             started = wandb.init(
                 id=run.hash,

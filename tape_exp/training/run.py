@@ -136,7 +136,7 @@ def save_results(
         settings = redact_tree(identity_of(directory.cfg))
         peft.save_adapter(adapter, directory.artifacts / "adapter", module.base, settings)
     log_to_all(trainer.loggers, lambda logger: logger.log_metrics(evaluation.metrics, step))
-    record = record_of(run, trainer, module, seconds)
+    record = run_record(run, trainer, module, seconds)
     if directory.cfg.debug.name == "none":
         check_finite(record["metrics"], run.task.optim.lr)
     else:  # a shortened evaluation leaves cells empty
@@ -168,7 +168,7 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     return images
 
 
-def record_of(
+def run_record(
     run: Run, trainer: Trainer, module: LanguageModule, seconds: dict[str, float]
 ) -> dict[str, Any]:
     """The record of the run, with the seconds of its training and, in that, its checkpoints."""

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from tape_exp.launch.grid import combinations, jobs_of, sweep_folder
+from tape_exp.launch.grid import combinations, runs_of, sweep_folder
 from tape_exp.paper import runner
 from tape_exp.paper.artifact import load
 from tape_exp.runs.directory import RunDirectory
@@ -27,7 +27,7 @@ def test_commas_ranges_and_globs_are_hydras():
 
 
 def test_words_of_slurm_are_not_the_runs():
-    jobs = jobs_of(["model=rope", "slurm.partition=gpu", "seed=0,1"])
+    jobs = runs_of(["model=rope", "slurm.partition=gpu", "seed=0,1"])
     assert [job.words for job in jobs] == [["model=rope", "seed=0"], ["model=rope", "seed=1"]]
 
 
@@ -64,13 +64,13 @@ def test_each_combination_is_one_run(words, runs):
 )
 def test_mistakes_are_found_before_anything_is_submitted(words, message, tmp_path):
     with pytest.raises(ConfigError) as error:
-        jobs_of([*words, f"runs={tmp_path}"])
+        runs_of([*words, f"runs={tmp_path}"])
     assert message in str(error.value)
 
 
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "read_records", list)
-    jobs = jobs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
+    jobs = runs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
     models = load("tab_shift").rows["model"]
     assert [job.level for job in jobs] == [0] * len(models) + [1] * len(models)
     assert {(job.cfg.task.name, job.cfg.model.name) for job in jobs[: len(models)]} == {
@@ -83,13 +83,13 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
     directory.open({})
     (directory.checkpoints / "step8.ckpt").touch()
     finish(directory)
-    later = jobs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
+    later = runs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
     (started,) = [job for job in later if job.level and job.folder]
     assert started.cfg.model == base.cfg.model
 
 
 def test_recorded_runs_of_an_artifact_are_done():
-    jobs = jobs_of(["fig_addition", "scale=smoke", "seeds=0"])
+    jobs = runs_of(["fig_addition", "scale=smoke", "seeds=0"])
     assert len(jobs) == len(load("fig_addition").rows["model"])
     assert all(job.done for job in jobs)
 
@@ -97,7 +97,7 @@ def test_recorded_runs_of_an_artifact_are_done():
 def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, tmp_path):
     words = ["tab_shift", "seeds=5,4", f"runs={tmp_path}"]
     monkeypatch.setattr(runner, "read_records", list)
-    jobs = jobs_of(words)
+    jobs = runs_of(words)
     assert not any(job.recorded for job in jobs)
     bases = [i for i, job in enumerate(jobs) if job.level == 0]
     rest = [i for i, job in enumerate(jobs) if job.level == 1]
@@ -105,7 +105,7 @@ def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, t
     monkeypatch.setattr(
         runner, "read_records", lambda: [record_of(jobs[i]) for i in (bases[1], rest[0])]
     )
-    later = jobs_of(words)
+    later = runs_of(words)
     assert [job.line for job in later] == [job.line for job in jobs]
     assert sweep_folder(later) == sweep_folder(jobs)
     assert [i for i, job in enumerate(later) if job.recorded] == [bases[0], rest[0]], (

@@ -6,7 +6,7 @@ import pytest
 from filelock import FileLock
 
 from tape_exp.launch import slurm, status, sweep
-from tape_exp.launch.grid import jobs_of, sweep_folder
+from tape_exp.launch.grid import runs_of, sweep_folder
 from tape_exp.launch.slurm import Task
 from tape_exp.paper import runner
 from tape_exp.runs.directory import RunDirectory
@@ -27,7 +27,7 @@ def queue(monkeypatch):
 def grid(tmp_path, queue):
     """(words, jobs) of six runs of 100 steps."""
     words = ["model=rope,nope,alibi", "seed=0,1", "task.optim.max_steps=100", f"runs={tmp_path}"]
-    return words, jobs_of(words)
+    return words, runs_of(words)
 
 
 def begin(job, steps=40):
@@ -98,7 +98,7 @@ def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path
     monkeypatch.setattr(runner, "read_records", list)
     words = ["fig_dp_layers", "seeds=5", f"runs={tmp_path}"]
     assert sweep.main(words) == 0
-    base, started = jobs_of(words)
+    base, started = runs_of(words)
     assert status.main(["--runs", str(tmp_path)]) == 0
     assert "starts from a run that is not finished" in capsys.readouterr().out
     directory = RunDirectory(base.cfg)

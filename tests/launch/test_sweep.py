@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tape_exp.launch import sweep
-from tape_exp.launch.grid import jobs_of
-from tape_exp.launch.slurm import read_jobs
+from tape_exp.launch.grid import runs_of
+from tape_exp.launch.slurm import read_runs
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.folders import ROOT
 from tests.conftest import finish
@@ -62,7 +62,7 @@ def run_task(script: Path, number: int, **options) -> subprocess.CompletedProces
 
 def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     words = ["model=rope,nope", "seed=0,1,2", f"runs={slurm}/runs"]
-    jobs = jobs_of(words)
+    jobs = runs_of(words)
     finish(RunDirectory(jobs[0].cfg))
     (slurm / "squeue.says").write_text("3 RUNNING 40\n4 PENDING 40\n")
     assert sweep.main([*words, "--cap", "2"]) == 0
@@ -82,10 +82,10 @@ def test_the_list_of_runs_has_their_words_folders_and_steps(slurm):
     assert sweep.main(words) == 0
     folder = only_sweep(slurm / "runs")
     lines = (folder / "jobs.tsv").read_text().splitlines()
-    for job, line in zip(jobs_of(words), lines, strict=True):
+    for job, line in zip(runs_of(words), lines, strict=True):
         run = f"arithmetic/smoke/{job.cfg.model.name}/{job.folder.name}"
         assert line == f"{shlex.join(job.words)}\t{run}\t70\t"
-    for read, job in zip(read_jobs(folder), jobs_of(words), strict=True):
+    for read, job in zip(read_runs(folder), runs_of(words), strict=True):
         assert (read.words, read.folder, read.steps) == (job.words, job.folder, 70)
 
 
@@ -182,7 +182,7 @@ def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status
     assert done.returncode == status, done.stderr
     ran = shlex.split(calls(slurm, "srun")[0])
     assert ran[1:3] == [sys.executable, str(ROOT / "train.py")]
-    assert ran[3:] == jobs_of(words)[1].words
+    assert ran[3:] == runs_of(words)[1].words
     assert calls(slurm, "scontrol") == (["requeue 7_1"] if requeued else [])
 
 
