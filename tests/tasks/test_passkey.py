@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
-from tape_exp.tasks.base import Surroundings
 from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, key_question
 from tape_exp.training.from_config import make_decoder, make_task
 from tests.conftest import on_text, prepared, silent, text_config
@@ -134,12 +132,6 @@ def test_who_sees_only_the_end_finds_the_deep_keys(ask):
     assert np.mean(heatmap.values[:, 1]) == pytest.approx(100 * shares[1])
 
 
-def test_what_was_not_asked_is_empty(ask):
-    _, found = ask(told, "task.trials=4", "task.rows_per_batch=3", limit=1)
-    assert found.heatmap.to_rows() == [[100.0, None]] * 3 + [[None, None]] * 2
-    assert "passkey/accuracy@192" not in found.metrics
-
-
 @pytest.mark.parametrize("model", ["rope", "tape", "randpe"])
 def test_answers_are_greedy_whatever_the_batch(model, text_folder):
     """Cached and batched against a plain loop over the whole text."""
@@ -178,14 +170,3 @@ def test_a_length_that_is_too_short_names_one_that_works(text_folder):
     enough = int(re.search(r"(\d+) would do", str(error.value)).group(1))
     task = prepared(text_folder, "passkey", f"task.lengths=[{enough}]", "task.trials=50")
     assert max(map(len, task.prompts)) == enough - task.new_tokens
-
-
-def test_the_frame_is_of_what_the_weights_have_seen(tmp_path):
-    """Not of the scale's length, where the checkpoint's run says how long its rows were."""
-    task = make_task(compose_config(["task=passkey", "task.train_length=400"]))
-    assert task.trained_tokens() == 400
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "config.yaml").write_text("task: {train_length: 900}\n")
-    checkpoint = tmp_path / "checkpoints" / "step00000001.ckpt"
-    task.placed_in(Surroundings(checkpoint=checkpoint))
-    assert task.trained_tokens() == 900

@@ -142,16 +142,6 @@ def test_a_corpus_that_changed_under_a_run(text_run, text_folder, tmp_path):
         text_run(*words, steps=3)
 
 
-def test_a_corpus_shorter_than_a_block(text_folder, tmp_path):
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text('{"text": "a short one"}\n')
-    with pytest.raises(
-        ConfigError,
-        match=r"its split train has 12 tokens, fewer than one block .*task\.train_length=6",
-    ):
-        prepared(text_folder, f"task.text.path={tmp_path}")
-
-
 def test_a_file_to_train_on_is_no_file_to_test_on(text_folder):
     words = ["task=c4", *on_text(text_folder), f"task.text.path={text_folder}/train.jsonl"]
     with pytest.raises(ConfigError, match="its split validation is what training reads"):

@@ -18,7 +18,6 @@ COUNTS = {
     "copy": (6, 2**6, True),
     "reverse": (6, 2**6, True),
     "sort": (3, 5**3, True),
-    "indirect_indexing": (2, 52 * 51 * 2, True),
     "induction": (3, 2 * 15**2, True),
     "flip_flop": (4, 2 * 5**2, False),
     "dyck_2": (3, 5 * 2**3, True),
@@ -121,16 +120,3 @@ def test_pairs_are_recalled_with_the_weights_of_zoology():
     tokens = np.array([row for row, _ in stream("mqar", 1, 0, 20_000, [2])])
     first = (tokens[:, 0] == tokens[:, 4]).mean()
     assert np.isclose(first, 1 / (1 + 2**-0.99), atol=0.01)
-
-
-def test_numbers_are_uniform_among_those_of_their_length():
-    for name, factor in (("multi_addition", "+"), ("multiplication", "*")):
-        firsts = [
-            int("".join(row).split(factor)[0][::-1]) for row, _ in texts(name, 1, 0, 6000, [2])
-        ]
-        for low in (1, 10):
-            of_length = [number for number in firsts if low <= number < 10 * low]
-            times = np.bincount(of_length)[low:]
-            expected = len(of_length) / (9 * low)
-            assert len(times) == 9 * low
-            assert ((times - expected) ** 2 / expected).sum() < 9 * low + 4 * (18 * low) ** 0.5

@@ -9,13 +9,12 @@ import torch
 
 from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.stability import random_copy, shift_error, shift_rows
 from tape_exp.training import from_config
 from tape_exp.training.from_config import make_task
 from tape_exp.training.module import OnDevice
-from tests.conftest import DIGITS, make_decoder, prepared, silent, text_config
+from tests.conftest import DIGITS, make_decoder, silent, text_config
 
 BOS = 1
 TOKENS = torch.randint(2, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -157,10 +156,3 @@ def test_patterns_are_of_the_asked_layers_and_the_last(text_folder):
     assert list(matrices) == ["attention@1", "products@1", "attention@2", "products@2"]
     assert matrices["attention@2"].shape == (16, 16)
     assert matrices["attention@2"].sum(-1) == pytest.approx(1, abs=1e-3)
-
-
-def test_a_sample_that_the_corpus_cannot_fill_says_what_fits(text_folder):
-    with pytest.raises(
-        ConfigError, match=r"task\.rows=4 of task\.length=9000 need 36000. Set task\.rows=1"
-    ):
-        prepared(text_folder, "stability", "task.length=9000")

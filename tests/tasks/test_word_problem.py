@@ -8,7 +8,6 @@ import torch
 
 from tape_exp.data.batch import IGNORE
 from tape_exp.data.groups import GROUPS
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.word_problem import WordProblem
 from tests.conftest import silent
@@ -93,15 +92,3 @@ def test_a_limit_scores_fewer_words_and_the_seed_changes_none():
     other.evaluate(model, silent)
     assert torch.equal(seen[0], seen[1])
     assert torch.cat(seen[1:]).unique(dim=0).shape[0] == 40
-
-
-def test_wrong_values_name_the_key():
-    with pytest.raises(
-        ConfigError, match=r"task\.group=s4 is not known.*Choose one of: parity, s3, a5, s5"
-    ):
-        make("s4")
-    with pytest.raises(
-        ConfigError,
-        match=r"task\.lengths=\[4\] ends below task\.train_letters=6; task\.train_letters=4",
-    ):
-        make(lengths=[4])
