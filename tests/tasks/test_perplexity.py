@@ -13,6 +13,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.data.tokens import tokenise
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import token_nll
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.perplexity import Windows, _units, bootstrap, perplexity, score
@@ -85,6 +86,13 @@ def test_perplexity_is_that_of_one_window_at_a_time(name, mode, stride, text_fol
         assert found[f"set/perplexity@{length}"] == pytest.approx(expected[length], rel=1e-5), (
             length
         )
+
+
+@pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
+def test_the_sliding_tasks_have_the_papers_protocol(task):
+    windows = compose_config([f"task={task}", "scale=paper"]).task.windows
+    assert [*windows.lengths] == [1024, 2048, 4096, 8192]
+    assert (windows.stride, windows.score, windows.tokens) == (256, "all", 2**22)
 
 
 def test_bits_per_byte_are_of_the_text_whatever_the_tokenizer(text_folder):
