@@ -121,8 +121,7 @@ def file_name(step: int) -> str:
 def newest(folder: Path, config_hash: str, sharded: bool = False) -> tuple[Path | None, int]:
     """The newest whole checkpoint and its step, or (None, 0); damaged ones are put aside. Raises
     :class:`ConfigError` where it belongs to a run of another config, or where FSDP (``sharded``)
-    would give its moments to other parameters: it knows these by their place in the model, and
-    older versions numbered them group after group.
+    would give its moments to other parameters.
     """
     for path in sorted(folder.glob("step*.ckpt"), reverse=True):
         with suppress(FileNotFoundError):  # another process of the run has put it aside
@@ -130,9 +129,7 @@ def newest(folder: Path, config_hash: str, sharded: bool = False) -> tuple[Path 
                 checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
                 if checkpoint["config_hash"] != config_hash:
                     raise ConfigError(f"{path} belongs to a run of another config; move it away.")
-                groups = [g["params"] for g in checkpoint["optimizer_states"][0]["param_groups"]]
-                numbers = [number for group in groups for number in group]
-                if sharded and all(groups) and numbers == sorted(numbers):
+                if sharded and _numbered_by_groups(checkpoint):
                     raise ConfigError(
                         f"{path} is of an older version, which trainer.strategy=fsdp would read "
                         "wrongly: use trainer.strategy=ddp until the next checkpoint."
@@ -141,3 +138,12 @@ def newest(folder: Path, config_hash: str, sharded: bool = False) -> tuple[Path 
             log.warning("%s is damaged and put aside; trying the checkpoint before it.", path)
             path.replace(path.with_suffix(".damaged"))
     return None, 0
+
+
+def _numbered_by_groups(checkpoint: dict[str, Any]) -> bool:
+    """Whether the parameters of AdamW are numbered group after group, as older versions did, and
+    not by their place in the model. Whole weights are resumed exactly from both.
+    """
+    groups = [group["params"] for group in checkpoint["optimizer_states"][0]["param_groups"]]
+    numbers = [number for group in groups for number in group]
+    return all(groups) and numbers == sorted(numbers)

@@ -17,14 +17,16 @@ from tape_exp.paper.records import commits
 from tape_exp.runs import checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
+from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import check_finite
 
 
-def checkpoint(folder: Path, step: int) -> Path:
+def checkpoint(folder: Path, step: int, **more) -> Path:
     """A checkpoint of the run ``abc``."""
     path = folder / checkpoints.file_name(step)
     content = {"config_hash": "abc", "global_step": step, "state_dict": {"x": torch.zeros(999)}}
+    content |= more
     checkpoints.SafeCheckpointIO().save_checkpoint(content, path)
     return path
 
@@ -47,6 +49,19 @@ def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(damage, tmp_path):
     assert (tmp_path / "step00000002.damaged").exists()
     before.write_bytes(b"")
     assert checkpoints.newest(tmp_path, "abc") == (None, 0)
+
+
+@pytest.mark.parametrize("groups", [([0, 2], [1, 3]), ([0, 1], [2, 3])])
+def test_fsdp_takes_no_moments_that_are_numbered_group_after_group(groups, tmp_path):
+    """As those that decay and those that do not were once; it knows parameters by their place."""
+    state = {"state": {}, "param_groups": [{"params": group} for group in groups]}
+    path = checkpoint(tmp_path, 1, optimizer_states=[state])
+    assert checkpoints.newest(tmp_path, "abc") == (path, 1)
+    if groups[0] == [0, 2]:
+        assert checkpoints.newest(tmp_path, "abc", sharded=True) == (path, 1)
+    else:
+        with pytest.raises(ConfigError, match=r"older version.*use trainer\.strategy=ddp"):
+            checkpoints.newest(tmp_path, "abc", sharded=True)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_kept(tmp_path, monkeypatch):
