@@ -41,11 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--dtype", choices=DTYPES, default="float32", help="of the stored weights (%(default)s)")
     add("--name", help="by which the card loads the model, such as USER/MODEL (default: <folder>)")
     add(
-        "--auto-map",
-        action="store_true",
-        help="let trust_remote_code=True find our classes without an import",
-    )
-    add(
         "--adapter",
         metavar="BASE",
         help="write only LoRA's adapter, as peft loads it onto BASE, the Llama that the run began "
@@ -60,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.adapter:
             export_adapter(args.run, args.folder, args.adapter, name)
         else:
-            export_run(args.run, args.folder, DTYPES[args.dtype], name, args.auto_map)
+            export_run(args.run, args.folder, DTYPES[args.dtype], name)
     except SafetensorError as error:  # a full disk, which safetensors does not call an OSError
         raise OSError(f"{args.folder}: {error}") from error
     print(args.folder)
@@ -72,7 +67,6 @@ def export_run(
     folder: Path,
     dtype: torch.dtype = torch.float32,
     name: str = "",
-    auto_map: bool = False,
 ) -> None:
     """Write the model of a run to a new folder, with a card of its record.
 
@@ -84,7 +78,7 @@ def export_run(
     with_results = _card_of(loaded)
 
     def describe(plain: bool) -> str:
-        return with_results(card(name or folder.name, plain, loaded.section, auto_map))
+        return with_results(card(name or folder.name, plain, loaded.section))
 
     export.save(
         loaded.model,
@@ -93,7 +87,6 @@ def export_run(
         model=loaded.section,
         describe=describe,
         dtype=dtype,
-        auto_map=auto_map,
         chat_template=chat_template(loaded.checkpoint) if loaded.checkpoint else None,
     )
 

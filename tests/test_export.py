@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-import torch
 import yaml
 
 from tape_exp import export
@@ -59,17 +58,6 @@ def test_a_record_counts_only_for_its_weights_while_the_run_is_done(
     assert "from_pretrained(" in card
     assert told in said
     assert said.count("\n") == 1
-
-
-def test_with_auto_map_no_import_is_needed(finished, tmp_path):
-    run, _ = finished
-    folder = tmp_path / "new"
-    assert export.main([str(run), str(folder), "--auto-map"]) == 0
-    from transformers import AutoModelForCausalLM
-
-    assert "import tape_exp" not in (folder / "README.md").read_text()
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-    assert model(torch.zeros(1, 3, dtype=torch.long)).logits.shape[:2] == (1, 3)
 
 
 def test_the_card_names_no_tokenizer_that_is_not_used(finished):

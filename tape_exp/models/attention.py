@@ -103,25 +103,17 @@ class Window:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the probabilities of one layer are made of; head-major, as kernels want it.
-
-    The logit of query t and key s is q_t·k_s / √D + biases, for s <= t + S - T.
-
-    Args:
-        q, k: (B, H, T, D) and (B, H, S, D).
-        biases: what is added to q·k / √D.
-        positions: of the keys, (1 or B, S), for biases; None: 0 … S - 1.
-        padding: (B,), how many of the first keys of each row no query sees. What queries in these
-            places give is finite and means nothing.
-        window: the keys that a query sees; None: all up to its own.
+    """What the probabilities of one layer are made of; head-major, as kernels want it. The logit of
+    query t and key s is q_t·k_s / √D + biases, for s <= t + S - T.
     """
 
-    q: Tensor
-    k: Tensor
+    q: Tensor  # (B, H, T, D)
+    k: Tensor  # (B, H, S, D)
     biases: tuple[Bias, ...] = ()
-    positions: Tensor | None = None
+    positions: Tensor | None = None  # of the keys, (1 or B, S), for biases; None: 0 … S - 1
+    # (B,): so many of the first keys of a row no query sees; those in these places give anything.
     padding: Tensor | None = None
-    window: Window | None = None
+    window: Window | None = None  # the keys that a query sees; None: all up to its own
 
     def probabilities(self) -> Tensor:
         """(B, H, T, S), at least fp32 whatever the dtype of q and k."""
@@ -201,20 +193,10 @@ class Scores:
 def attend(
     scores: Scores, v_BSHD: Tensor, carried_BSHC: Tensor | None = None, backend: str = "auto"
 ) -> tuple[Tensor, Tensor | None]:
-    """Causal attention: softmax(logits) v, and the same probabilities times what is carried, which
-    is eq. (f_attn) and eq. (g_attn) of the TAPE paper in one call.
-
-    Args:
-        scores: what the logits are made of.
-        v_BSHD: values.
-        carried_BSHC: what each head averages besides, with 1 for B or H where all agree.
-        backend: one of :data:`BACKENDS`, or ``auto``: see :func:`choose`.
-
-    Returns:
-        The averages of the values, (B, T, H, D), and of what is carried, (B, T, H, C) or None.
-
-    Raises:
-        ConfigError: the backend cannot do this; the message says why.
+    """Causal attention: softmax(logits) v, (B, T, H, D), and the same probabilities times what is
+    carried besides (with 1 for B or H where all agree), (B, T, H, C) or None: eq. (f_attn) and eq.
+    (g_attn) of the TAPE paper in one call. ``backend`` is one of :data:`BACKENDS`, or ``auto``: see
+    :func:`choose`.
     """
     v = both = v_BSHD.transpose(1, 2)
     if carried_BSHC is not None:
@@ -345,17 +327,12 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     inside = is_compiling()
     blocks = causal_blocks.__wrapped__ if inside else causal_blocks
     call = flex_attention if inside or q.device.type != "cuda" else compiled_flex()
-    return call(
-        q,
-        k,
-        v,
-        score_mod=modifier,
-        block_mask=blocks(T + more, S + more, str(q.device), window),
-        scale=1 / math.sqrt(q.shape[-1]),
-        # A tile of each bias is held for each stage of the kernel's pipeline: with the usual three
-        # stages, more than the shared memory of a GPU.
-        kernel_options={"num_stages": 2} if modifier else None,
-    )[:, :, :T]
+    mask = blocks(T + more, S + more, str(q.device), window)
+    # A tile of each bias is held for each stage of the kernel's pipeline: with the usual three
+    # stages, more than the shared memory of a GPU.
+    options: Any = {"kernel_options": {"num_stages": 2} if modifier else None}
+    options |= {"score_mod": modifier, "block_mask": mask, "scale": 1 / math.sqrt(q.shape[-1])}
+    return call(q, k, v, **options)[:, :, :T]
 
 
 def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:

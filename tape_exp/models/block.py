@@ -1,7 +1,4 @@
-"""A layer of the decoder: attention and SwiGLU, with the encoding's methods around them.
-
-Shape suffixes as in :mod:`tape_exp.models.decoder`.
-"""
+"""A layer of the decoder: attention and SwiGLU, with the encoding's methods around them."""
 
 import math
 from collections.abc import Callable
@@ -29,32 +26,20 @@ Watch = Callable[["Block", Scores, Tensor | None], None]
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """What every block of a forward pass needs besides its input.
+    """What every block of a forward pass needs besides its input."""
 
-    Args:
-        tokens_BT: the ids that are computed, -1 where they are padding.
-        positions_BS: of all tokens so far, of which these are the last T.
-        consecutive: positions count tokens, so that a bias by distance is a table.
-        sampler: for encodings that draw.
-        cache: holds keys and values of earlier tokens.
-        padding_B: tokens of padding that each row begins with.
-        watch: see :data:`Watch`.
-    """
-
-    tokens_BT: Tensor  # noqa: N815
-    positions_BS: Tensor  # noqa: N815
-    consecutive: bool = True
-    sampler: RowSampler | None = None
-    cache: "Cache | None" = None
-    padding_B: Tensor | None = None  # noqa: N815
+    tokens_BT: Tensor  # noqa: N815 - the ids that are computed, -1 where they are padding
+    positions_BS: Tensor  # noqa: N815 - of all tokens so far, of which these are the last T
+    consecutive: bool = True  # positions count tokens, so that a bias by distance is a table
+    sampler: RowSampler | None = None  # for encodings that draw
+    cache: "Cache | None" = None  # keys and values of earlier tokens
+    padding_B: Tensor | None = None  # noqa: N815 - tokens of padding that each row begins with
     watch: Watch | None = None
 
 
 class Block(nn.Module):
-    """Attention and SwiGLU, each after an RMSNorm, with a residual and the encoding's part.
-
-    Args:
-        kind: the number of its kind, whose layers hand on a state.
+    """Attention and SwiGLU, each after an RMSNorm, with a residual and the encoding's part; layers
+    of the same ``kind`` hand on a state.
     """
 
     def __init__(

@@ -33,10 +33,9 @@ class Decoder(nn.Module):
     Args:
         arch: sizes.
         position: makes the positional encoding of a layer from ``arch``. Or the kinds of the
-            layers: layer l has kind l modulo their number, and a kind's first layer is asked for
-            what comes before the layers, such as the initial state.
+            layers: layer l has kind l modulo their number.
         seed: of the initial weights. Each module has a generator of its own, named after it, so
-            that models that differ only in their positional encoding begin with the same backbone.
+            that models with different encodings begin with the same backbone.
         backend: of :func:`~tape_exp.models.attention.attend`.
         blank: leave the backbone's matrices unset, since loaded weights will follow.
     """
@@ -77,17 +76,14 @@ class Decoder(nn.Module):
         for block in blocks[1:]:
             if hasattr(block.position, "embedding"):
                 del block.position.embedding
-        # Nobody reads the state after the last layer. The parameters of its update are counted in
-        # published sizes, so they stay, and are idle.
+        # Idle, but counted in published sizes, since nobody reads the state after the last layer.
         blocks[-1].updates_state = False
         for name, parameter in blocks[-1].position.named_parameters():
             if "update_net." in name:
                 parameter.requires_grad = False
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
-        """Matrices N(0, 0.02), norms 1, biases 0, positional encodings by their own
-        ``init_weights``; with ``blank`` only these.
-        """
+        """Matrices N(0, 0.02), norms 1, biases 0; encodings as they say, if ``blank`` only they."""
         for name, module in self.named_modules():
             generator = generator_for(seed, "init", name)
             if isinstance(module, PositionEncoding):
@@ -115,16 +111,14 @@ class Decoder(nn.Module):
 
         Args:
             tokens_BT: token ids; with a cache, those that follow the cached ones.
-            positions_BT: positions instead of the encoding's own, (1, T) or (B, T); fp64 makes the
-                angles fp64.
+            positions_BT: positions instead of 0 … T-1, (1, T) or (B, T); fp64 makes angles fp64.
             sampler: for encodings that sample positions.
             cache: what layers keep of earlier tokens, extended by these, and all positions.
             last_only: only the logits of the last token, (B, 1, V).
             logits_at: only the logits of these tokens, (N, V); N numbers, each row · T + place.
             labels_BT: next tokens to score, without holding all logits at once; 0 is returned where
                 they are negative.
-            watch: called by every layer with what its attention is made of; see
-                :func:`~tape_exp.models.trace.trace`.
+            watch: see :data:`~tape_exp.models.block.Watch`.
         """
         (B, T), computed = tokens_BT.shape, tokens_BT
         consecutive, padding_B, last_B1 = self.random is None and positions_BT is None, None, None
@@ -162,10 +156,8 @@ class Decoder(nn.Module):
         return found
 
     def compile(self, **options: Any) -> None:
-        """Let torch.compile make kernels of a block in training; ``options`` are its own.
-
-        All blocks of a kind share one graph, but for the first and the last; that of a whole model
-        takes minutes to build. In evaluation every length would be a graph of its own.
+        """Let torch.compile make kernels of a block in training, where all of a kind share a graph
+        but for the first and the last. In evaluation every length would be one of its own.
         """
         prepare_to_compile()
         self._run = torch.compile(run_block, **options)
@@ -173,11 +165,7 @@ class Decoder(nn.Module):
     def positions(
         self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None
     ) -> Tensor:
-        """The positions of the tokens: 0 … T-1, (1, T), or (rows, T) where they are random; fp32.
-
-        Raises:
-            ConfigError: there are fewer positions than tokens.
-        """
+        """Positions of the tokens, fp32: 0 … T-1, (1, T), or (rows, T) where they are random."""
         for position in self.encodings():
             if isinstance(position, Learned):
                 position.require(length)
@@ -252,11 +240,8 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     # All logits of an evaluation batch can take gigabytes. Pieces fit into a CPU's cache, or leave
     # a GPU its memory.
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
-    pieces = zip(
-        *(x.split(at_once) for x in (x_BTC.flatten(0, 1), labels_BT.flatten())), strict=True
-    )
-    nll = []
-    for x, label in pieces:
+    rows, labels, nll = x_BTC.flatten(0, 1).split(at_once), labels_BT.flatten().split(at_once), []
+    for x, label in zip(rows, labels, strict=True):
         logits, counts = head(x).float(), label >= 0
         chosen = logits.gather(-1, label.clamp(min=0)[:, None])[:, 0]
         nll.append((logits.logsumexp(-1) - chosen) * counts)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,7 @@ from tape_exp.models.llama import form_of, llama_config, llama_name, rope_parame
 from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
 
-MODELING = "modeling_tape_exp"  # the file that auto_map names
 MOVED = "rope_parameters that from_pretrained must be given as in README.md, with any version"
-IMPORTS = """# For trust_remote_code=True of transformers: the package tape_exp has the classes.
-from tape_exp.models.hf import TapeExpConfig, TapeExpForCausalLM
-
-__all__ = ["TapeExpConfig", "TapeExpForCausalLM"]
-"""
 
 
 def save(
@@ -40,31 +34,20 @@ def save(
     model: dict[str, Any],
     dtype: torch.dtype | None = None,
     describe: Callable[[bool], str] | None = None,
-    auto_map: bool = False,
     chat_template: str | None = None,
 ) -> None:
     """Write a model to a new folder by ``save_pretrained`` of transformers, with a ``README.md``
     that says how to load it and, with a tokenizer, its two files.
 
-    A decoder with RoPE becomes a Llama, which ``LlamaForCausalLM.from_pretrained`` loads; RoPE's
-    scaling is exported as it is at evaluation, NTK's as the base that it amounts to. Any other
+    A decoder with RoPE becomes a Llama, which ``LlamaForCausalLM.from_pretrained`` loads. Any other
     encoding makes a model of type ``tape_exp``, which ``AutoModelForCausalLM.from_pretrained``
     loads after ``import tape_exp.models.hf``. The folder is whole or absent.
 
     Args:
         decoder: with merged adapters, if it had any.
-        folder: absent, or empty.
-        tokenizer: of the run; its BOS and EOS go into the config.
         model: the section ``model`` of the run's config, resolved.
         dtype: of the stored weights; None: the decoder's.
-        describe: gives the text of ``README.md`` of a plain Llama, or of another model; None: it
-            says how to load the folder.
-        auto_map: whether a model of our type brings a file by which transformers finds our classes
-            with ``trust_remote_code=True``.
-        chat_template: of the tokenizer.
-
-    Raises:
-        ConfigError: there is something in the folder.
+        describe: gives the text of ``README.md``, of a plain Llama or not; None: :func:`card`.
     """
     from transformers import AutoModelForCausalLM
 
@@ -76,9 +59,6 @@ def save(
     if tokenizer is not None:
         ends = tokenizer.ends
         config.bos_token_id, config.eos_token_id = tokenizer.bos, ends if ends[1:] else ends[0]
-    if auto_map and not plain:
-        names = {"AutoConfig": "TapeExpConfig", "AutoModelForCausalLM": "TapeExpForCausalLM"}
-        config.auto_map = {auto: f"{MODELING}.{name}" for auto, name in names.items()}
     with torch.device("meta"):  # it says what to write, and holds nothing
         exported = AutoModelForCausalLM.from_config(config, dtype=dtype)
     weights = {
@@ -88,21 +68,15 @@ def save(
     }
     with new_folder(folder) as temporary:
         exported.save_pretrained(temporary, state_dict=weights)
-        told = describe(plain) if describe else card(folder.name, plain, model, auto_map)
+        told = describe(plain) if describe else card(folder.name, plain, model)
         (temporary / "README.md").write_text(told)
-        if auto_map and not plain:
-            (temporary / f"{MODELING}.py").write_text(IMPORTS)
         if tokenizer is not None:
             save_tokenizer(tokenizer, temporary, decoder.arch.max_length, chat_template)
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A hidden folder to write to, which becomes ``folder`` at the end: it is whole or absent.
-
-    Raises:
-        ConfigError: there is something in ``folder``.
-    """
+    """A hidden folder to write to, which becomes ``folder`` at the end: it is whole or absent."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already; name a new folder to export to.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -118,19 +92,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
-def card(name: str, plain: bool, model: dict[str, Any], auto_map: bool = False) -> str:
-    """The beginning of a model card: what it is, and how to load it by its ``name``.
-
-    Args:
-        model: the section ``model`` of the config, by which the hub finds the card, and which may
-            name classes of other authors' packages.
-        auto_map: whether transformers finds our classes by the config.
+def card(name: str, plain: bool, model: dict[str, Any]) -> str:
+    """The beginning of a model card: what it is, and how to load it by its ``name``; ``model`` may
+    name classes of other authors' packages.
     """
     head = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     every = {**head, "tags": ["tape_exp", "positional-encoding", model["name"]]}
     packages = [*plugins.versions_of(model)]
-    ours = "" if plain or auto_map else "import tape_exp.models.hf  # registers the type tape_exp\n"
-    trust = ", trust_remote_code=True" if auto_map and not plain else ""
+    ours = "" if plain else "import tape_exp.models.hf  # registers the type tape_exp\n"
     wanted = " and ".join(f"`{package}`" for package in ("tape_exp", *packages))
     needs = "" if plain else f"\nThis needs the package{'s' if packages else ''} {wanted}.\n"
     return f"""---
@@ -142,7 +111,7 @@ A {"Llama" if plain else "model of type `tape_exp`"}, exported by `tape-exp expo
 ```python
 {ours}from transformers import AutoModelForCausalLM
 
-model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=False)}{trust})
+model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=False)})
 ```
 {needs}"""
 
@@ -154,16 +123,11 @@ def save_tokenizer(
     from transformers import PreTrainedTokenizerFast
 
     bos, eos = (tokenizer.backend.id_to_token(number) for number in (tokenizer.bos, tokenizer.eos))
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend,
-        bos_token=bos,
-        eos_token=eos,
-        pad_token=eos,
-        padding_side="left",
-        model_max_length=max_length,
-        clean_up_tokenization_spaces=False,
-        chat_template=chat_template,
-    ).save_pretrained(folder)
+    words = {"bos_token": bos, "eos_token": eos, "pad_token": eos, "padding_side": "left"}
+    more = {"model_max_length": max_length, "chat_template": chat_template}
+    more |= {"clean_up_tokenization_spaces": False}
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **words, **more)
+    made.save_pretrained(folder)
 
 
 def save_adapter(
@@ -177,25 +141,16 @@ def save_adapter(
     """Write ``adapter_config.json``, ``adapter_model.safetensors`` and a ``README.md`` to a new
     folder: LoRA's matrices, and the embeddings and norms that were trained beside them.
 
-    peft loads an adapter onto its base as that is, and its config has no place for positions. Where
-    training changed them, the base must be given ``rope_parameters`` as the README does; the config
-    has them below a key that says so, since peft warns of keys that it does not know.
+    peft's config has no place for positions. Where training ``moved`` them, the base must be given
+    ``rope_parameters`` as the README does; the config has them below a key that says so, since peft
+    warns of keys that it does not know.
 
     Args:
-        decoder: with its adapters in place.
-        base: the Llama that the run began from, a folder or a name on the hub, as peft loads it.
-        name: by which the README loads it; none: the folder's.
-        describe: makes the README from the lines that load the adapter.
-        moved: whether positions are others than the base's.
-
-    Raises:
-        ConfigError: the run has no LoRA, its model is no Llama, its embeddings are tied, or
-            there is something in the folder.
+        base: the Llama that the run began from, a folder or a name on the hub.
+        describe: makes the README from the lines that load the adapter by its ``name``.
     """
-    from peft import LoraConfig
-
     settings = getattr(decoder, "peft_config", {}).get("default")
-    tensors = peft.adapter(decoder)
+    tensors = {name: p.detach().cpu().contiguous() for name, p in peft.trained(decoder)}
     if settings is None or not form_of(decoder):
         raise ConfigError(
             "--adapter is for LoRA on a Llama: a run of model=rope with peft=lora, longlora or "
@@ -208,10 +163,8 @@ def save_adapter(
         )
     named = {llama_name(key).replace(".default.", "."): one for key, one in tensors.items()}
     parts = {key.rpartition(".")[0].rpartition(".") for key in named}
-    config = LoraConfig(
-        r=settings.r,
-        lora_alpha=settings.lora_alpha,
-        lora_dropout=settings.lora_dropout,
+    config = replace(
+        settings,
         target_modules=sorted({path.rpartition(".")[2] for path, _, n in parts if "lora_" in n}),
         modules_to_save=sorted({name for _, _, name in parts if "lora_" not in name}) or None,
         base_model_name_or_path=base,
@@ -232,7 +185,6 @@ def save_adapter(
 
 
 def _adapter_card(name: str, base: str, rope: dict[str, Any]) -> str:
-    """How to load it: the positions of the base are changed as they were in training."""
     return f"""---
 library_name: peft
 base_model: {json.dumps(base)}

@@ -23,13 +23,9 @@ class Cache:
     """Up to ``capacity`` tokens a row and what layers keep of them, in buffers that are filled from
     the left.
 
-    Rows may begin with padding, which is hidden from their queries; positions count from the first
-    real token. They are fixed when the cache is made: random ones are the same at all steps.
-
-    Args:
-        positions_BS: of all tokens that the rows may hold, (1 or B, capacity).
-        padding_B: tokens of padding that each row begins with; None: none.
-        sampler: for encodings that draw.
+    Rows may begin with padding, which is hidden from their queries; positions, (1 or B, capacity),
+    count from the first real token. They are fixed when the cache is made: random ones are the same
+    at all steps.
     """
 
     is_compileable = False  # which ``generate`` of transformers asks
@@ -50,11 +46,7 @@ class Cache:
         return self.length
 
     def append(self, tokens_BT: Tensor) -> Tensor:
-        """Append the next tokens and return all so far, (B, S).
-
-        Raises:
-            ValueError: they do not fit.
-        """
+        """Append the next tokens and return all so far, (B, S)."""
         if (end := self.length + tokens_BT.shape[1]) > self.capacity:
             raise ValueError(f"{end} tokens do not fit in a cache of {self.capacity}.")
         return self.extend(-1, {"tokens": tokens_BT})["tokens"]
@@ -103,13 +95,9 @@ def generate(
     """Continue each prompt by up to ``new_tokens`` tokens, without EOS and what would follow it.
 
     Args:
-        decoder: the model; its device is used.
-        prompts: token ids, of any lengths above zero.
-        new_tokens: the longest continuation.
         eos: each stops its row; None lets all run on.
         temperature: 0 takes the most likely token; above, samples from softmax(logits /
-            temperature).
-        generator: for sampling tokens.
+            temperature) by ``generator``.
         sampler: for encodings that sample positions.
     """
     device = decoder.head.weight.device

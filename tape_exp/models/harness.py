@@ -20,36 +20,27 @@ from tape_exp.settings.errors import ConfigError
 log = logging.getLogger("tape_exp")
 # What lm-eval caches the answer under, context, continuation.
 Request = tuple[Any, list[int], list[int]]
+Answer = tuple[float, bool]  # log p of the continuation, and whether it is the greedy one
 
 
 class Harness(TemplateLM):
     """Answers lm-eval's requests as its own ``HFLM`` does: a continuation's tokens are those of
     context and continuation together less those of the context; BOS comes first; what is longer
-    than ``max_length`` loses its beginning.
+    than ``max_length`` loses its beginning. Under several processes each answers its share of the
+    batches and all return every answer, so that lm-eval itself runs as one process in each of them.
+    Unlike ``HFLM`` it holds no logits but those of continuations, and rows draw random positions of
+    their own.
 
-    Under several processes each answers its share of the batches and all return every answer, so
-    that lm-eval itself runs as one process in each of them.
-
-    Args:
-        model: called with tokens (B, T) and ``logits_at``, as a
-            :class:`~tape_exp.models.decoder.Decoder` is; its attribute ``decoder`` generates.
-        tokenizer: of the model.
-        max_length: the longest input, in tokens.
-        rows_per_batch: of one forward pass.
-        progress: ``progress(items, description)`` iterates and shows how far it is.
+    ``model`` is called as its ``decoder``, which generates; ``max_length`` is the longest input, in
+    tokens; a batch has ``rows``; ``progress(items, description)`` iterates and shows how far it is.
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Tokenizer,
-        max_length: int,
-        rows_per_batch: int,
-        progress: Callable[..., Any],
+        self, model: Any, tokenizer: Tokenizer, max_length: int, rows: int, progress: Any
     ) -> None:
         super().__init__()
         self.model, self.ids = model, tokenizer
-        self.max_length, self.rows_per_batch, self.progress = max_length, rows_per_batch, progress
+        self.max_length, self.rows_per_batch, self.progress = max_length, rows, progress
 
     @property
     def eot_token_id(self) -> int:
@@ -60,26 +51,14 @@ class Harness(TemplateLM):
         """The id of BOS, the context of a text without one."""
         return self.ids.bos
 
-    def tok_encode(
-        self, string: str, add_special_tokens: bool | None = None, **_: Any
-    ) -> list[int]:
+    def tok_encode(self, string: str, add_special_tokens: Any = None, **_: Any) -> list[int]:
         """Ids of a text, begun as prompts are unless ``add_special_tokens`` is False."""
         ids = self.ids.encode([string])[0].tolist()
         return ids if add_special_tokens is False else [*self.ids.begin, *ids]
 
     @torch.inference_mode()
-    def _loglikelihood_tokens(
-        self, requests: Sequence[Request], **_: Any
-    ) -> list[tuple[float, bool]]:
-        """log p of each continuation given its context, in nats, and whether greedy decoding would
-        give it.
-
-        Requests whose inputs are the same, such as the letters of one question, share a row of a
-        forward pass.
-
-        Raises:
-            ConfigError: a continuation is longer than ``max_length`` by itself.
-        """
+    def _loglikelihood_tokens(self, requests: Sequence[Request], **_: Any) -> list[Answer]:
+        """Requests with the same inputs, such as the letters of a question, share a row."""
         rows: dict[tuple[int, ...], list[int]] = {}
         for number, (_, context, continuation) in enumerate(requests):
             if (length := len(continuation)) > self.max_length:
@@ -94,12 +73,10 @@ class Harness(TemplateLM):
             log.warning(told, cut, len(requests), self.max_length)
         order = sorted(rows, key=lambda row: (-len(row), row))
 
-        def score(batch: Sequence[tuple[int, ...]], first: int) -> dict[int, tuple[float, bool]]:
+        def score(batch: Sequence[tuple[int, ...]], first: int) -> dict[int, Answer]:
             """The answers of a batch, padded on the right, where a causal model does not see it."""
             inputs = pad_sequence([torch.tensor(row) for row in batch], batch_first=True)
-            places: list[int] = []
-            targets: list[int] = []
-            lengths: dict[int, int] = {}
+            places, targets, lengths = list[int](), list[int](), dict[int, int]()
             for index, row in enumerate(batch):
                 end = index * inputs.shape[1] + len(row)
                 for number in rows[row]:
@@ -137,13 +114,8 @@ class Harness(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy answers, each up to its first stop sequence; a context loses its beginning so that
-        the answer fits.
-
-        An answer has at most half of ``max_length``.
-
-        Raises:
-            ConfigError: a request asks for sampled text.
+        """Greedy answers, each up to its first stop sequence and at most half of ``max_length``; a
+        context loses its beginning so that the answer fits.
         """
         by_length: dict[int, list[tuple[int, list[int]]]] = {}  # by new tokens: (request, prompt)
         stops = []
@@ -170,14 +142,12 @@ class Harness(TemplateLM):
             answers |= self._shared(order, "answering", answer)
         return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]
 
-    def _shared(
-        self, items: Sequence[Any], description: str, answer: Callable[..., dict[int, Any]]
-    ) -> dict[int, Any]:
+    def _shared(self, items: Sequence[Any], told: str, answer: Callable[..., Any]) -> Any:
         """``answer(batch, index of its first item)`` of every batch, from all processes."""
         size = self.rows_per_batch
         batches = [(first, items[first : first + size]) for first in range(0, len(items), size)]
         known: dict[int, Any] = {}
-        for (first, batch), counts in self.progress(share(batches), description):
+        for (first, batch), counts in self.progress(share(batches), told):
             answers = answer(batch, first)  # also where it does not count: others may wait for it
             if counts:
                 known |= answers

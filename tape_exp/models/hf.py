@@ -2,15 +2,13 @@
 
 ``import tape_exp.models.hf`` registers the type ``tape_exp`` with the auto classes of transformers,
 so that ``AutoConfig`` and ``AutoModelForCausalLM`` load exported models.
-
-Shape suffixes: B batch, T tokens, V vocabulary.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.configuration_auto import AutoConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
@@ -26,11 +24,8 @@ from tape_exp.settings.schema import Arch
 
 
 class TapeExpConfig(PretrainedConfig):
-    """The ``config.json`` of a decoder that is not a Llama.
-
-    Args:
-        arch: the keys of :class:`~tape_exp.settings.schema.Arch`.
-        model: the section ``model`` of a run's config: the positional encoding and its settings.
+    """The ``config.json`` of a decoder that is not a Llama: the keys of
+    :class:`~tape_exp.settings.schema.Arch`, and the section ``model`` of a run's config.
     """
 
     model_type = "tape_exp"
@@ -45,15 +40,11 @@ class TapeExpConfig(PretrainedConfig):
 
 
 class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
-    """A :class:`Decoder` behind the interface of transformers.
+    """A :class:`Decoder`, taken as it is or made, behind the interface of transformers.
 
     Batches may be padded on either side, as ``attention_mask`` says. ``generate`` decodes greedily
     or samples, with the decoder's own cache; encodings that sample positions draw the same ones
     every time.
-
-    Args:
-        config: names the positional encoding and the sizes.
-        decoder: taken as it is; None makes one.
     """
 
     config_class = TapeExpConfig
@@ -66,8 +57,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: TapeExpConfig, decoder: Decoder | None = None) -> None:
         super().__init__(config)
         if decoder is None:
-            arch = Arch(**config.arch or {})
-            decoder = Decoder(arch, kinds_of(config.model or {}))
+            decoder = Decoder(Arch(**config.arch or {}), kinds_of(config.model or {}))
         self.decoder = decoder
         for tensor in (*self.decoder.parameters(), *self.decoder.buffers()):
             tensor._is_hf_initialized = tensor.device.type != "meta"  # type: ignore[attr-defined]
@@ -116,23 +106,13 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         planned: Cache | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits (B, T, V), and the mean cross-entropy of ``labels`` (B, T), shifted here; -100
-        does not count.
-
-        Args:
-            input_ids: (B, T); with a cache, those that follow the cached ones.
-            attention_mask: (B, T), 0 on padding. With a cache it is not read again: the cache knows
-                the padding.
-            past_key_values: a cache that :meth:`generate` made.
-            labels, num_items_in_batch: as for every model of transformers.
-            use_cache: not read: a cache is used where there is one.
-            logits_to_keep: so many last positions, 0: all; or their indices.
-            planned: of :meth:`generate` without a cache, the random positions of all its tokens.
+        """Logits (B, T, V) of so many last positions, 0: all, or of their indices; and the mean
+        cross-entropy of ``labels`` (B, T), shifted here, where -100 does not count. ``planned`` are
+        the random positions of all tokens of :meth:`generate` without a cache.
         """
         unknown = [key for key, value in others.items() if value is not None and value is not False]
         if unknown or input_ids is None:
-            wrong = f"has no {unknown[0]}" if unknown else "reads input_ids only"
-            raise ValueError(f"TapeExpForCausalLM {wrong}.")
+            raise ValueError(f"TapeExpForCausalLM has no {(*unknown, 'inputs_embeds')[0]}.")
         self.decoder.recompute = self.gradient_checkpointing
         cache, sampler = past_key_values, None
         if planned is not None:
@@ -141,49 +121,31 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             cache = self._new_cache(input_ids.shape[1], padding_B, input_ids.shape[0])
         elif cache is None:
             sampler = RowSampler(0, "positions")
-        logits_BTV = self.decoder(
-            input_ids,
-            cache=cache,
-            sampler=sampler,
-            last_only=isinstance(logits_to_keep, int) and logits_to_keep == 1,
-        )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits_BTV = logits_BTV[:, kept]
+        last = kept == slice(-1, None)
+        logits_BTV = self.decoder(input_ids, cache=cache, sampler=sampler, last_only=last)[:, kept]
         loss = None
         if labels is not None:
             more = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
-            vocab = logits_BTV.shape[-1]
-            loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=vocab, **more)
+            loss = self.loss_function(logits_BTV, labels, self.decoder.arch.vocab, **more)
         return CausalLMOutputWithPast(loss, logits_BTV, past_key_values)  # type: ignore[arg-type]
 
     def _prepare_cache_for_generation(
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: Any,
-        batch_size: int,
-        max_cache_length: int,
+        self, config: Any, words: dict[str, Any], mode: Any, batch_size: int, length: int
     ) -> Any:
         """Make the decoder's cache, with the positions and padding of all tokens that will come."""
-        mask, mode = model_kwargs.get("attention_mask"), generation_mode
-        if mode not in ("greedy_search", "sample") or generation_config.is_assistant:
+        mask = words.get("attention_mask")
+        if mode not in ("greedy_search", "sample") or config.is_assistant:
             raise ValueError(
-                "TapeExpForCausalLM decodes greedily or samples, not by "
-                f"{str(mode.value).replace('_', ' ')}; set num_beams=1 and leave "
-                "assistant_model= out."
+                f"TapeExpForCausalLM does no {mode.value}: set num_beams=1, no assistant_model."
             )
         if mask is not None and not bool(mask[:, -1].all()):
-            raise ValueError(
-                "generation needs prompts that are padded on the left: set "
-                "tokenizer.padding_side='left'."
-            )
-        if model_kwargs.get("past_key_values") is not None:
-            raise ValueError("generate makes a cache of its own: leave past_key_values out.")
-        cached = generation_config.use_cache is not False
+            raise ValueError("prompts are padded on the left: set tokenizer.padding_side='left'.")
+        cached = config.use_cache is not False
         if cached or self.decoder.random is not None:
-            rows = batch_size * generation_config.num_return_sequences
-            made = self._new_cache(max_cache_length + 1, padding(mask), rows)
-            model_kwargs["past_key_values" if cached else "planned"] = made
+            rows = batch_size * config.num_return_sequences
+            made = self._new_cache(length + 1, padding(mask), rows)
+            words["past_key_values" if cached else "planned"] = made
 
     def _new_cache(self, capacity: int, padding_B: Tensor | None, rows: int) -> Cache:
         return new_cache(self.decoder, capacity, padding_B, rows, RowSampler(0, "positions"))
@@ -192,9 +154,6 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 def padding(mask_BT: Tensor | None) -> Tensor | None:
     """How many tokens of padding each row begins with, (B,); None where no row does. Padding at the
     end needs no hiding: causal attention does not see it.
-
-    Raises:
-        ValueError: a row has padding between its tokens.
     """
     if mask_BT is None:
         return None
@@ -202,10 +161,7 @@ def padding(mask_BT: Tensor | None) -> Tensor | None:
     T = real.shape[1]
     first, last = real.int().argmax(1), T - 1 - real.flip(1).int().argmax(1)
     if not torch.equal(last - first + 1, real.sum(1)):
-        raise ValueError(
-            "attention_mask hides tokens in the middle of a row; padding can be at its beginning "
-            "or its end."
-        )
+        raise ValueError("attention_mask hides tokens in the middle of a row.")
     return first if bool(first.any()) else None
 
 

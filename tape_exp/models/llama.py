@@ -51,9 +51,7 @@ SAMPLE = 4096  # bytes in the middle of a tensor, which a fingerprint is made of
 
 @dataclass(frozen=True)
 class Llama:
-    """What a checkpoint's ``config.json`` and tokenizer say; sizes are those of :class:`Arch`. A
-    fingerprint is made of what is shown.
-    """
+    """What a checkpoint's config and tokenizer say; a fingerprint is made of what is shown."""
 
     layers: int
     width: int
@@ -92,15 +90,8 @@ def is_llama(path: Path) -> bool:
 
 def fetch(repository: str, what: str) -> Path:
     """The folder of a hub repository's config, weights and tokenizer, downloaded to the hub's cache
-    if they are not there yet.
-
-    Args:
-        repository: as the hub names it, ``meta-llama/Llama-2-7b-hf``.
-        what: the key that asks for it, for messages: ``checkpoint=meta-llama/Llama-2-7b-hf``.
-
-    Raises:
-        ConfigError: it is gated or missing, the hub cannot be reached, or it is not a Llama (which
-            is known before its weights are fetched).
+    if they are not there yet; its config first, which says whether it is a Llama. ``what`` is the
+    key that asks for it, for messages: ``checkpoint=meta-llama/Llama-2-7b-hf``.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -123,11 +114,8 @@ def fetch(repository: str, what: str) -> Path:
 
 
 def read_config(folder: Path) -> Llama:
-    """The sizes and positions of a checkpoint, as transformers reads its ``config.json``.
-
-    Raises:
-        ConfigError: it is missing, damaged or incomplete, not of a Llama, or of one that the
-            decoder does not compute.
+    """The sizes and positions of a checkpoint, as transformers reads its ``config.json``; refused
+    where the decoder does not compute them.
     """
     from transformers import AutoConfig
 
@@ -176,13 +164,8 @@ def read_config(folder: Path) -> Llama:
 
 
 def load(decoder: Decoder, folder: Path) -> None:
-    """Give a decoder a checkpoint's weights, converted to its dtype, one tensor at a time.
-
-    Parameters of the positional encoding stay as they are: a Llama has none.
-
-    Raises:
-        ConfigError: a file is missing or cut short, or its keys and shapes are not exactly the
-            decoder's.
+    """Give a decoder a checkpoint's weights, converted to its dtype, one tensor at a time; their
+    names and shapes are exactly the decoder's, but for those of its positional encoding.
     """
     own = {llama_name(k): p.data for k, p in decoder.named_parameters() if ".position." not in k}
     lacking, embedding, head = set(own), own["model.embed_tokens.weight"], None
@@ -194,10 +177,7 @@ def load(decoder: Decoder, folder: Path) -> None:
             shape = stored.get_shape()
             wanted = list(own[name].shape) if name in own else "absent"
             if shape != wanted:
-                raise ConfigError(
-                    f"{path}: {name} is {shape}, but by config.json {wanted}; they do not "
-                    "belong together."
-                )
+                raise ConfigError(f"{path}: {name} is {shape}, but by config.json {wanted}.")
             own[name].copy_(stored[:])
             lacking.discard(name)
     if head is not None and "model.embed_tokens.weight" in lacking:
@@ -211,20 +191,15 @@ def load(decoder: Decoder, folder: Path) -> None:
     if lacking == {"lm_head.weight"}:
         raise ConfigError(
             f"{folder}: its weights have no lm_head.weight. Where the head is the embedding, set "
-            '"tie_word_embeddings": true in its config.json; else they are not of a language model.'
+            '"tie_word_embeddings": true in its config.json.'
         )
     if lacking:
         raise ConfigError(f"{folder}: its weights lack {min(lacking)}; fetch the model again.")
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash that names a checkpoint's weights, wherever and in how many files they are.
-
-    It is made from the config's sizes and positions, and from the name, type, shape and the 4 KB in
-    the middle of every tensor.
-
-    Raises:
-        ConfigError: a file is missing or damaged.
+    """A hash that names a checkpoint's weights, in however many files: of the config's sizes and
+    positions, and of the name, type, shape and the 4 KB in the middle of every tensor.
     """
     config = read_config(folder)
     digest = hashlib.sha256(repr(replace(config, bos=None, eos=None)).encode())
@@ -265,9 +240,8 @@ def _stored(folder: Path) -> Iterator[tuple[Path, str, Any]]:
     for path in files(folder):
         if not path.is_file():
             raise ConfigError(
-                f"{folder} has no {path.name}; fetch the model again, or, where it has "
-                "pytorch_model.bin, let transformers write it: from_pretrained, then "
-                "save_pretrained."
+                f"{folder} has no {path.name}; fetch the model again. transformers makes it of a "
+                "pytorch_model.bin: from_pretrained, then save_pretrained."
             )
         try:
             with safe_open(path, "pt", backend="pread") as file:
@@ -319,10 +293,9 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
 
 
 def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
-    """What :class:`Llama` has of the tokenizer: whether it begins a text with a token, and BOS,
-    which is that token; or else BOS, and EOS, as transformers' tokenizer has them or by the ids in
-    config.json; the other ids that end what ``generate`` of transformers writes; and the template
-    of a chat. Without any BOS, EOS stands before documents and nothing before prompts.
+    """What :class:`Llama` has of the tokenizer. BOS is the token that it begins a text with; else
+    BOS, as EOS, is that of transformers' tokenizer or by its id in config.json. Without any, EOS
+    stands before documents and nothing before prompts.
     """
     from transformers import AutoTokenizer, GenerationConfig
 
@@ -343,14 +316,11 @@ def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
         before = whole[: next(n for n in range(len(whole)) if whole[n : n + len(bare)] == bare)]
         begins, template = name(before), tokenizer.chat_template
     except Exception as error:  # the libraries raise bare exceptions
-        raise ConfigError(
-            f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
-        ) from error
+        told = f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
+        raise ConfigError(told) from error
     if begins[1:]:
-        raise ConfigError(
-            f"the tokenizer in {folder} begins a text with {' '.join(begins)}, and here one token "
-            "can; leave one in the post_processor of its tokenizer.json."
-        )
+        told = f"the tokenizer in {folder} begins a text with {' '.join(begins)}, and one token can"
+        raise ConfigError(f"{told}; leave one in the post_processor of its tokenizer.json.")
     return {
         "bos": next(iter(begins), None) or named["bos"] or named["eos"],
         "eos": named["eos"],
@@ -366,9 +336,7 @@ def _listed(ids: int | list[int] | None) -> list[int]:
 
 
 def form_of(decoder: Decoder) -> str:
-    """The type of transformers that computes the same, with RoPE and nothing else in every layer,
-    and heads that divide the width; empty where none does.
-    """
+    """The type of transformers that computes the same; empty where none does."""
     attention, *others = [kind.attention for kind in decoder.kinds]
     arch, rope = decoder.arch, type(decoder.blocks()[0].position) is RoPE
     if others or replace(attention, window=None, qk_norm=False) != PLAIN:
@@ -408,9 +376,7 @@ def sizes(arch: Arch) -> dict[str, Any]:
 
 
 def rope_parameters(decoder: Decoder) -> dict[str, Any]:
-    """The positions of a Llama, as transformers has them: as they are at evaluation, NTK's as the
-    base that it amounts to.
-    """
+    """The positions at evaluation, as transformers has them; NTK's are the base they amount to."""
     position = decoder.blocks()[0].position
     assert isinstance(position, RoPE)
     scaling, s = position.scaling, position.stretch

@@ -1,20 +1,16 @@
 """Adapting a model to a longer context: what is trained, and what its positions become."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import Scores, attend
 from tape_exp.models.block import Block
@@ -63,29 +59,22 @@ class Lora:
 
 class Adaptation:
     """A method of section 4.3 (context window extension) as a choice of parts; one YAML each in
-    ``conf/peft``.
-
-    The base model was trained with RoPE on C tokens. With every method, the first logits are those
-    of the base model under RoPE with the new ``theta`` and ``interpolation``, or, where positions
-    are dropped, without RoPE. A model with another encoding than the base's must begin as RoPE
-    (:func:`begins_as_rope`).
+    ``conf/peft``. The first logits are those of the base model, trained with RoPE, under RoPE with
+    the new ``theta`` and ``interpolation``, or, where positions are dropped, without RoPE. A model
+    with another encoding must begin as RoPE (:func:`begins_as_rope`).
 
     Args:
         name: of the YAML.
         base: the model whose runs ``checkpoint=<task>`` means.
         lora: see :class:`Lora`; null: none.
-        train: further parts that are trained: ``everything``, ``positions`` (TAPE's P, W1, W2,
-            W_x), ``embedding``, ``head``, ``norms``.
-        interpolation: positions are divided by it (Chen et al., 2023); the paper's public code does
-            so for every method.
-        theta: base of RoPE's frequencies instead of the model's (Liu et al., 2023); null: the
-            model's.
+        train: further parts that are trained, TAPE's update among the ``positions``.
+        interpolation: positions are divided by it (Chen et al., 2023), as in the public code.
+        theta: base of RoPE's frequencies (Liu et al., 2023); null: the model's.
         lr: the learning rate of the method; null: ``task.optim.lr``.
-        sparse_groups: in training, attention within so many groups of the row: see
-            :func:`shifted_sparse`; null: full.
+        sparse_groups: of :func:`shifted_sparse` in training; null: full attention.
         drop: train on without any positional encoding (DroPE, Gelberg et al., "Extending the
-            Context of Pretrained LLMs by Dropping Their Positional Embeddings", 2025). Left out
-            are its QK norm and the temperature by which it scales logits at longer contexts.
+            Context of Pretrained LLMs by Dropping Their Positional Embeddings", 2025), without its
+            QK norm and its temperature of logits at longer contexts.
     """
 
     def __init__(
@@ -104,16 +93,12 @@ class Adaptation:
             raise ConfigError(f"peft={name} trains nothing: give peft.lora, or peft.train=[norms].")
         if "everything" in train and lora is not None:
             raise ConfigError(
-                "peft.train=[everything] leaves nothing frozen for peft.lora; set peft.lora=null."
+                "peft.train=[everything] leaves no base for LoRA; set peft.lora=null."
             )
         if drop and (interpolation != 1 or theta is not None):
             key = "interpolation" if interpolation != 1 else "theta"
-            raise ConfigError(
-                f"peft.{key} has no effect with peft.drop=true, which leaves no positions to "
-                "change; leave it out."
-            )
-        self.name, self.base, self.lora, self.train = name, base, lora, tuple(train)
-        self.drop = drop
+            raise ConfigError(f"peft.{key} has no effect with peft.drop=true; leave it out.")
+        self.name, self.base, self.lora, self.train, self.drop = name, base, lora, train, drop
         self.interpolation, self.theta, self.sparse_groups = interpolation, theta, sparse_groups
 
     @property
@@ -122,15 +107,13 @@ class Adaptation:
         return "everything" not in self.train
 
     def positions(self, model: dict[str, Any]) -> dict[str, Any]:
-        """The ``model`` section with the new theta and interpolation, for which it must have the
-        keys, or without positions.
-        """
+        """The ``model`` section with the new theta and interpolation, or without positions."""
         cls: Any = None if "layers" in model else locate(model["_target_"], "model")
         if self.drop:
             if cls is not RoPE:
                 raise ConfigError(
                     f"peft={self.name} drops RoPE, and model={model['name']} is not RoPE alone; "
-                    "use model=rope, with a base that was trained with it."
+                    "use model=rope."
                 )
             kept = {key: model[key] for key in AttentionConfig.__dataclass_fields__ if key in model}
             return kept | {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
@@ -154,13 +137,7 @@ class Adaptation:
         return adapted
 
     def apply(self, decoder: Decoder, seed: int) -> None:
-        """Insert the adapters, and mark what is trained; the idle update of the last layer stays
-        frozen.
-
-        Raises:
-            ConfigError: there is nothing of a part to train, or the encoding does not go with
-                sparse attention.
-        """
+        """Insert the adapters, and mark what is trained; what is idle stays frozen."""
         idle = {name for name, p in decoder.named_parameters() if not p.requires_grad}
         own = [name for name, _ in decoder.named_parameters()]
         if self.lora is not None:
@@ -188,8 +165,8 @@ class Adaptation:
 
 
 def begins_as_rope(position: PositionEncoding) -> bool:
-    """Whether a layer with fresh weights gives the logits of RoPE at its own theta and scaling, and
-    leaves the state to the next layer as it is: measured on random queries and keys.
+    """Whether a fresh layer gives the logits of RoPE at its own theta and scaling, and leaves the
+    state as it is: measured on random queries and keys.
     """
     arch, T = position.arch, 16
     source = getattr(position, "rope", position)
@@ -228,19 +205,12 @@ def sparse_in_training(
 def shifted_sparse(
     q_BTHD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, groups: int, backend: str = "auto"
 ) -> Tensor:
-    """Shifted sparse attention (LongLoRA, Chen et al., 2023): causal attention within groups of G =
-    T / groups tokens.
+    """Shifted sparse attention (LongLoRA, Chen et al., 2023), (B, T, H, D): causal attention within
+    groups of G = T / groups tokens.
 
     The first half of the heads attends within [0, G), [G, 2G), …, the second half within groups
-    that begin G/2 later. Deliberately different from the public code, whose shift is cyclic: there
-    the row's first G/2 tokens share a group with its last G/2 and see them, later ones as they are.
-    Here both ends are groups of their own.
-
-    Returns:
-        (B, T, H, D)
-
-    Raises:
-        ConfigError: the row does not divide into twice as many groups.
+    that begin G/2 later. Deliberately different from the public code, whose shift is cyclic, so
+    that a row's first G/2 tokens see its last: here both ends are groups of their own.
     """
     T, H = q_BTHD.shape[1:3]
     G = T // groups
@@ -249,23 +219,19 @@ def shifted_sparse(
             f"task.train_length={T} does not divide into peft.sparse_groups={groups} groups of an "
             f"even length; task.train_length={max(T // (2 * groups), 1) * 2 * groups} does."
         )
+
+    def within(qkv: Any, first: int, last: int, size: int) -> Tensor:
+        """Attention within groups of this size of the tokens from ``first`` to ``last``."""
+        q, k, v = (x[:, first:last].unflatten(1, (-1, size)).flatten(0, 1) for x in qkv)
+        values, _ = attend(Scores(q.transpose(1, 2), k.transpose(1, 2)), v, backend=backend)
+        return values.unflatten(0, (len(q_BTHD), -1)).flatten(1, 2)
+
     qkv = q_BTHD, for_heads(k_BTKD, H), for_heads(v_BTKD, H)
     straight, shifted = zip(*(x.split(H - H // 2, 2) for x in qkv), strict=True)
     half = G // 2
-    # first token, last token and size of the groups between the two
     parts = ((0, half, half), (half, T - half, G), (T - half, T, half))
-    found = [_within_groups(shifted, *part, backend) for part in parts if part[0] < part[1]]
-    second = torch.cat(found, 1)
-    return torch.cat([_within_groups(straight, 0, T, G, backend), second], 2)
-
-
-def _within_groups(qkv: Any, first: int, last: int, size: int, backend: str) -> Tensor:
-    """Attention of q, k and v (B, T, H, D) within consecutive groups of the tokens from ``first``
-    to ``last``.
-    """
-    q, k, v = (x[:, first:last].unflatten(1, (-1, size)).flatten(0, 1) for x in qkv)
-    values, _ = attend(Scores(q.transpose(1, 2), k.transpose(1, 2)), v, backend=backend)
-    return values.unflatten(0, (len(qkv[0]), -1)).flatten(1, 2)
+    found = [within(shifted, *part) for part in parts if part[0] < part[1]]
+    return torch.cat([within(straight, 0, T, G), torch.cat(found, 1)], 2)
 
 
 def trained(decoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -277,14 +243,11 @@ def merge(decoder: Decoder) -> None:
     """Add the low-rank products to the weights in place, which leaves a plain decoder."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers = [*decoder.named_modules()]
-    adapters = [(name, module) for name, module in layers if isinstance(module, BaseTunerLayer)]
-    for name, module in adapters:
-        module.merge()
-        parent, _, child = name.rpartition(".")
-        setattr(decoder.get_submodule(parent), child, module.get_base_layer())
-    if hasattr(decoder, "peft_config"):
-        del decoder.peft_config
+    for name, module in [*decoder.named_modules()]:
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+            decoder.set_submodule(name, module.get_base_layer())
+    vars(decoder).pop("peft_config", None)
 
 
 def table(decoder: Decoder) -> str:
@@ -297,10 +260,8 @@ def table(decoder: Decoder) -> str:
         tuned[row] += parameter.numel() * parameter.requires_grad
     counts["all"], tuned["all"] = counts.total(), tuned.total()
     lines = [f"  {'part':28}{'parameters':>16}{'trained':>16}"]
-    lines += [
-        f"  {row:28}{n:16,}{tuned[row]:16,}{100 * tuned[row] / n:9.3f} %"
-        for row, n in counts.items()
-    ]
+    for row, n in counts.items():
+        lines.append(f"  {row:28}{n:16,}{tuned[row]:16,}{100 * tuned[row] / n:9.3f} %")
     return "\n".join(lines)
 
 
@@ -312,31 +273,7 @@ def freeze_in_bf16(decoder: Decoder) -> None:
 
 
 def without_autocast(decoder: nn.Module) -> torch.autocast:
-    """A block in fp32. Where frozen matrices are kept in bf16, whose products with fp32 fail, it
-    autocasts to bf16 all the same.
-    """
+    """A block in fp32; in bf16 where frozen matrices are, whose products with fp32 fail."""
     weights = [*decoder.parameters()]
     kept = any(weight.dtype == torch.bfloat16 for weight in weights)
     return torch.autocast(weights[0].device.type, torch.bfloat16, enabled=kept)
-
-
-def adapter(decoder: Decoder) -> dict[str, Tensor]:
-    """The trained parameters on the CPU, made whole if sharded: every process must call this."""
-    return {name: whole(p.detach()).contiguous().cpu() for name, p in trained(decoder)}
-
-
-def save_adapter(
-    tensors: dict[str, Tensor], folder: Path, base: str, settings: dict[str, Any]
-) -> None:
-    """``adapter.safetensors``, and ``adapter.json`` with the base's title and the config."""
-    from safetensors.torch import save
-
-    write_atomically(folder / "adapter.safetensors", save(tensors))
-    write_atomically(
-        folder / "adapter.json", json.dumps({"base": base, "config": settings}, indent=1) + "\n"
-    )
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """The tensor, made whole if FSDP has sharded it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,10 +1,8 @@
-"""What attention looks at, layer by layer: its probabilities and the dot products of positions.
-
-Shape suffixes: B batch, T tokens (queries, then keys), H heads.
-"""
+"""What attention looks at, layer by layer: its probabilities and the dot products of positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,15 +23,10 @@ class Trace:
     the logit of a query and a key that agree, averaged over the directions in which they may agree.
     For one complex number a block (RoPE, TAPE) that is the mean of Re(e_i ē_j); RoPE's is
     mean_m cos(θ_m (i - j)).
-
-    Args:
-        attention: (B, H, T, T), fp32 or above: rows sum to 1, keys after the query are 0.
-        matrices: as :meth:`~tape_exp.models.positions.rope.RoPE.matrices` gives them; None where
-            nothing of the kind turns queries and keys.
     """
 
-    attention: Tensor
-    matrices: tuple[Tensor, Tensor] | None
+    attention: Tensor  # (B, H, T, T), at least fp32: rows sum to 1, keys after the query are 0
+    matrices: tuple[Tensor, Tensor] | None  # of RoPE.matrices
 
     @property
     def products(self) -> Tensor | None:
@@ -52,9 +45,7 @@ class Trace:
         return products.expand_as(self.attention)
 
 
-def rotation_matrices(
-    position: PositionEncoding, state: Tensor | None
-) -> tuple[Tensor, Tensor] | None:
+def rotation_matrices(position: PositionEncoding, state: Any) -> tuple[Tensor, Tensor] | None:
     """The matrices of queries and keys that a layer's state stands for, if any turn them."""
     return position.matrices(state) if isinstance(position, RoPE) and state is not None else None
 
@@ -68,16 +59,8 @@ def trace(
     sampler: RowSampler | None = None,
 ) -> dict[int, Trace]:
     """A forward pass that keeps the attention probabilities and the position states of some layers,
-    each as the layer uses it: layer 1 shows the initial state. A layer takes 4 B H T² bytes.
-
-    Args:
-        decoder: left as it is, its mode included.
-        tokens_BT: token ids.
-        layers: which to keep, counted from 1; None keeps all.
-        positions_BT, sampler: as in :meth:`~tape_exp.models.decoder.Decoder.forward`.
-
-    Raises:
-        ValueError: the decoder has no such layer.
+    counted from 1 (None: all), each as the layer uses it: layer 1 shows the initial state. A layer
+    takes 4 B H T² bytes.
     """
     existing = range(1, decoder.arch.layers + 1)
     kept = set(existing if layers is None else layers)

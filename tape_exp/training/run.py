@@ -19,13 +19,11 @@ from tape_exp.models import attention, peft
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
-from tape_exp.runs.identity import identity_of
 from tape_exp.runs.loggers import close, log_to_all, make_loggers, publish
 from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
 from tape_exp.runs.starting_weights import base_of, llama_title, title
 from tape_exp.settings.naming import display_name, task_title
-from tape_exp.settings.redact import redact_tree
 from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.callbacks import Progress, StepReport
 from tape_exp.training.faults import ProcessWatch, explained
@@ -127,14 +125,9 @@ def save_results(
 ) -> dict[str, Any]:
     """Save and send all results; return the record, which only the first process has."""
     directory, evaluation, step = run.directory, module.evaluation, trainer.global_step
-    # Every process takes part: a sharded model is gathered by collectives.
-    adapter = peft.adapter(run.decoder) if module.base and run.task.trains else {}
     if not trainer.is_global_zero:
         return {}
     images = save_artifacts(directory, evaluation)
-    if adapter and module.base:
-        settings = redact_tree(identity_of(directory.cfg))
-        peft.save_adapter(adapter, directory.artifacts / "adapter", module.base, settings)
     log_to_all(trainer.loggers, lambda logger: logger.log_metrics(evaluation.metrics, step))
     record = run_record(run, trainer, module, seconds)
     if directory.cfg.debug.name == "none":

@@ -134,14 +134,6 @@ def test_padding_is_hidden(backend, kinds, T):
         assert torch.allclose(averaged[b, first:], state[0], atol=1e-6)
 
 
-def test_positions_of_rows_decide_on_a_bias_by_distance():
-    positions = torch.tensor([[0.0, 2.0, 5.0], [1.0, 2.0, 9.0]])
-    q = torch.zeros(2, 1, 2, 4)
-    scores = Scores(q, torch.zeros(2, 1, 3, 4), (ByDistance(lambda d: d[None] ** 2),), positions)
-    found = scores.addend(scores.biases[0])
-    assert found[:, 0].tolist() == [[[4, 0, 0], [25, 9, 0]], [[1, 0, 0], [64, 49, 0]]]
-
-
 @pytest.mark.parametrize(
     ("backend", "dtype", "lowest", "tolerance"),
     [

@@ -100,13 +100,6 @@ def test_a_mistake_is_found(section, cls, check, told):
         CHECKS[check](section(cls))
 
 
-def test_rows_that_disturb_each_other_are_found(section, monkeypatch):
-    written = iter([[[1], [2], [3]], [[1]], [[2]], [[4]]])
-    monkeypatch.setattr(conformance, "generate", lambda *_: next(written))
-    with pytest.raises(NonconformingError, match="others are beside it"):
-        CHECKS["padded_rows_are_rows_alone"](model_of("nope"))
-
-
 @pytest.mark.parametrize(
     ("name", "told"), [("rope", "distances only"), ("fire", "the positions themselves")]
 )

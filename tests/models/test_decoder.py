@@ -22,11 +22,6 @@ def test_every_model_begins_with_the_same_backbone(name, arch):
     assert all(torch.equal(value, other[key]) for key, value in rope.items())
 
 
-def test_seeds_differ(arch):
-    a, b = make_decoder("rope", arch, seed=0), make_decoder("rope", arch, seed=1)
-    assert not torch.equal(a.layers[0].q.weight, b.layers[0].q.weight)
-
-
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

@@ -92,13 +92,6 @@ def test_a_model_is_one_without_positions_on_other_embeddings(name, training, ar
     assert (found - without(tokens)).abs().max() > 1e-2
 
 
-def test_only_the_first_layer_has_a_table(arch):
-    model = make_decoder("learned", arch)
-    assert [n for n in model.state_dict() if "position" in n] == ["layers.0.position.embedding"]
-    assert model.positional_count() == 48 * 32
-    assert model.layers[0].position.embedding.std().item() == pytest.approx(0.02, rel=0.1)
-
-
 def ids_of(encoding, tokens: torch.Tensor, sampler: RowSampler | None = None) -> torch.Tensor:
     """The rows of the table that an encoding adds to its tokens, (B, T)."""
     with torch.no_grad():

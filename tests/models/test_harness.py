@@ -2,8 +2,6 @@
 Llama.
 """
 
-import json
-
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
@@ -97,20 +95,6 @@ def test_log_likelihoods_are_hflms(rows, decoder, tokenizer):
     assert [f[1] for f in found] == [e[1] for e in expected]
 
 
-def test_greedy_continuations_are_known_as_such(decoder, tokenizer):
-    """A model's own greedy continuation is greedy, and no other last token is."""
-    harness = ours(decoder, tokenizer)
-    context = harness.tok_encode(CONTEXTS[0])
-    with torch.no_grad():
-        first = int(decoder(torch.tensor([context]))[0, -1].argmax())
-        second = int(decoder(torch.tensor([[*context, first]]))[0, -1].argmax())
-    other = (second + 1) % tokenizer.vocab
-    answers = harness._loglikelihood_tokens(
-        [(None, context, [first, second]), (None, context, [first, other])]
-    )
-    assert [greedy for _, greedy in answers] == [True, False]
-
-
 def test_letters_of_a_question_share_a_forward_pass(decoder, tokenizer):
     rows = []
 
@@ -176,43 +160,3 @@ def test_benchmarks_score_as_under_hflm(decoder, tokenizer, tmp_path):
         assert results[0] == results[1]
         assert {"acc", "acc_norm"} == set(results[0]["arc_easy"])
         assert 0 < results[0]["arc_easy"]["acc"][1] < 20
-
-
-TEXTS = ["a word of the longer context, " * 9, "seven words", "What is a question of words?"]
-ON_TEXTS = """dataset_path: json
-dataset_kwargs: {data_files: {test: data.jsonl}}
-test_split: test
-"""
-ROLLING = f"""task: rolling
-{ON_TEXTS}output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{{{text}}}}"
-metric_list: [{{metric: word_perplexity}}, {{metric: byte_perplexity}}, {{metric: bits_per_byte}}]
-"""
-LAST_WORD = f"""task: last_word
-{ON_TEXTS}output_type: loglikelihood
-doc_to_text: "{{{{text.rsplit(' ', 1)[0]}}}}"
-doc_to_target: "{{{{' ' + text.rsplit(' ', 1)[1]}}}}"
-metric_list: [{{metric: perplexity}}, {{metric: acc}}]
-"""
-
-
-def test_perplexities_of_benchmarks_are_lm_evals(decoder, tokenizer, tmp_path):
-    """As of wikitext, over words and bytes of whole texts, and of lambada, over last words."""
-    lines = [json.dumps({"text": text.strip()}) for text in TEXTS]
-    (tmp_path / "data.jsonl").write_text("\n".join(lines))
-    (tmp_path / "rolling.yaml").write_text(ROLLING)
-    (tmp_path / "last_word.yaml").write_text(LAST_WORD)
-    for name, bos, expected in (
-        ("rolling", False, {"word_perplexity", "byte_perplexity", "bits_per_byte"}),
-        ("last_word", True, {"", "perplexity"}),
-    ):
-        loaded = benchmarks.load([name], tmp_path)
-        found = benchmarks.results_of(ours(decoder, tokenizer), loaded)[name]
-        theirs_ = benchmarks.results_of(theirs(decoder, tokenizer, bos), loaded)[name]
-        kept = benchmarks.reported(name, found)
-        assert {key.removeprefix(name).removeprefix("/") for key in kept} == expected
-        for key, (value, _) in kept.items():
-            metric = key.partition("/")[2] or "acc"
-            scale = 100 if metric == "acc" else 1
-            assert value == pytest.approx(scale * theirs_[f"{metric},none"], rel=1e-4)

@@ -3,7 +3,6 @@ generates the same.
 """
 
 import dataclasses
-import json
 import re
 from functools import partialmethod
 
@@ -124,14 +123,6 @@ def test_out_and_in_again(scaling, changes, arch, tmp_path):
             assert torch.equal(ours(path)(tokens), expected)
 
 
-def test_a_width_that_heads_do_not_divide_is_no_llama_of_transformers(arch, tmp_path):
-    decoder, folder = exported("rope", arch, tmp_path, width=36, heads=8, head_size=4)
-    again = AutoModelForCausalLM.from_pretrained(folder)
-    assert isinstance(again, TapeExpForCausalLM)
-    with torch.no_grad():
-        assert torch.equal(again(TOKENS).logits, decoder(TOKENS))
-
-
 @pytest.mark.parametrize("name", ["rope", "tape"])
 def test_stored_in_another_type(name, arch, tmp_path):
     decoder, folder = exported(name, arch, tmp_path, dtype=torch.bfloat16)
@@ -144,47 +135,23 @@ def test_stored_in_another_type(name, arch, tmp_path):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_generation_is_our_own(name, arch):
-    """Greedy, rows of different lengths, padded on the left."""
-    decoder, model = ours_in(name, arch)
-    rows, batch, mask = prompts(5, 12, 1)
-    found = model.generate(
-        batch, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=13
-    )
-    expected = generate(decoder, rows, 8, sampler=RowSampler(0, "positions"))
-    assert found[:, 12:].tolist() == expected
-    assert torch.equal(found[:, :12], batch)
-    assert len({tuple(row) for row in expected}) > 1
-
-
-RANDOM = ["rfs", "randpe", "tape_randpe", "alibi_randpe", "fire_randpe"]
-
-
-@pytest.mark.parametrize("name", ["rope", "tape", "alibi", *RANDOM])
-def test_a_cache_changes_nothing_and_eos_stops_a_row(name, arch):
+    """Greedy, rows of different lengths, padded on the left, with a cache and without; EOS stops a
+    row.
+    """
     decoder, model = ours_in(name, arch, kv_heads=2)
-    rows, batch, mask = prompts(5, 12, 7)
-    options = {"attention_mask": mask, "max_new_tokens": 10, "do_sample": False, "pad_token_id": 13}
-    cached, whole = (
-        model.generate(batch, **options),
-        model.generate(batch, **options, use_cache=False),
-    )
-    assert torch.equal(cached, whole)
-    eos = cached[0, 12 + 3].item()
+    rows, batch, mask = prompts(5, 12, 1)
+    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 13}
+    expected = generate(decoder, rows, 8, sampler=RowSampler(0, "positions"))
+    for cached in (True, False):
+        found = model.generate(batch, **options, use_cache=cached)
+        assert found[:, 12:].tolist() == expected
+    eos = expected[0][3]
     stopped = model.generate(batch, **options, eos_token_id=eos)[:, 12:].tolist()
-    sampler = RowSampler(0, "positions")
-    for row, wanted in zip(
-        stopped, generate(decoder, rows, 10, eos=eos, sampler=sampler), strict=True
-    ):
-        assert (row[: row.index(eos)] if eos in row else row) == wanted
-
-
-def test_several_samples_of_a_prompt_share_its_cache(arch):
-    _, model = ours_in("tape", arch)
-    options = {"do_sample": True, "num_return_sequences": 50, "pad_token_id": 13}
-    drawn = model.generate(TOKENS[:1, :6], max_new_tokens=2, **options)
-    assert drawn.shape == (50, 8)
-    assert (drawn[:, :6] == TOKENS[:1, :6]).all()
-    assert len(drawn[:, 6].unique()) > 1
+    for row, free in zip(stopped, expected, strict=True):
+        end = free.index(eos) if eos in free else 8
+        assert row[:end] == free[:end]
+        assert set(row[end + 1 :]) <= {13}
+    assert len({tuple(row) for row in expected}) > 1
 
 
 def test_padding_on_either_side_changes_no_logit_and_no_gradient(arch):
@@ -212,11 +179,11 @@ def test_padding_on_either_side_changes_no_logit_and_no_gradient(arch):
 def test_what_generation_lacks_is_told(arch):
     _, model = ours_in("tape", arch)
     options = {"max_new_tokens": 2, "pad_token_id": 13}
-    with pytest.raises(ValueError, match=r"not by beam search; set num_beams=1"):
+    with pytest.raises(ValueError, match=r"beam_search: set num_beams=1"):
         model.generate(TOKENS, num_beams=2, do_sample=False, **options)
     mask = torch.ones_like(TOKENS)
     mask[0, -1] = 0
-    with pytest.raises(ValueError, match=r"padded on the left: set tokenizer\.padding_side='left'"):
+    with pytest.raises(ValueError, match=r"set tokenizer\.padding_side='left'"):
         model.generate(TOKENS, attention_mask=mask, **options)
     with pytest.raises(ValueError, match="has no inputs_embeds"):
         model(TOKENS, inputs_embeds=torch.zeros(3, 20, 32))
@@ -261,17 +228,6 @@ def test_a_folder_is_whole_or_absent(arch, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         export.save(decoder, tmp_path / "new", None, model=section("tape"))
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
-
-
-def test_an_export_by_transformers_of_our_own_type(arch, tmp_path):
-    decoder, folder = exported("tape", arch, tmp_path, tied=True)
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(
-        tmp_path / "again", max_shard_size="3KB"
-    )
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")
-    with torch.no_grad():
-        assert torch.equal(again(TOKENS).logits, decoder(TOKENS))
-    assert json.loads((tmp_path / "again" / "config.json").read_text())["model"] == section("tape")
 
 
 @pytest.mark.parametrize("name", ["rope", "tape"])

@@ -12,8 +12,6 @@ import torch
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
-from tape_exp.runs import rerun
-from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.from_config import blank_parts
@@ -46,18 +44,6 @@ def test_what_no_layer_reaches_changes_no_bit(name, sinks, T, arch):
     changed[0, 1] = (tokens[0, 1] + 3) % 14
     moved = (logits_of(model, changed) != before).any(-1)[0]
     assert moved[8:].all() if sinks else not moved[8:].any()
-
-
-@pytest.mark.parametrize("name", ["tape", "rope_window", "learned"])
-def test_a_pattern_of_one_is_the_plain_model(name, arch):
-    plain, pattern = (make_decoder(word, arch) for word in (name, f"[{name}]"))
-    assert list(plain.state_dict()) == list(pattern.state_dict())
-    for model in (plain, pattern):
-        randomise(model)
-        model(TOKENS).square().mean().backward()
-    assert torch.equal(logits_of(plain), logits_of(pattern))
-    for one, other in zip(plain.parameters(), pattern.parameters(), strict=True):
-        assert (one.grad is None and other.grad is None) or torch.equal(one.grad, other.grad)
 
 
 def test_layers_of_a_kind_share_a_state(arch):
@@ -118,29 +104,13 @@ def test_ssmax_multiplies_logits_and_biases(window, arch):
         assert torch.allclose(found[:, :, t], expected, atol=1e-5)
 
 
-def test_a_command_and_a_yaml_give_the_same_layers_with_all_their_keys():
-    words = ["model=[rope_window,rope_window,{name:rope,window:5},nope]", "task.arch.layers=4"]
-    cfg = compose_config(words)
-    assert cfg.model.name == "rope_window×2+rope+nope"
-    assert [len(entry) for entry in cfg.model.layers] == [6, 6, 5, 2]
-    assert cfg.model.layers[2].window == 5
-    assert (
-        compose_config(["model=rnope_swa"]).model.layers
-        == compose_config(["model=[rope_window,nope]"]).model.layers
-    )
-
-    found = rerun.words(identity_of(cfg))
-    assert any(word.startswith("model=[rope_window,rope_window,{") for word in found)
-    assert compose_config(found) == cfg
-
-
 MISTAKES = [
     ("model=[rope,nop]", "model.layers.1=nop is not known. Did you mean 'nope'? Choose one"),
     ("model=[rope,rnope_swa]", "model.layers.1=rnope_swa is itself a pattern"),
     ("model=[rope,nope] +model.window=3", "model.window is not a key of a pattern"),
     (
         "model=[randpe,{name:randpe,random_range:3}]",
-        "have random_range=2.0 and 3.0, and all layers",
+        "several model.random_range or model.random_floats",
     ),
     ("model=rope +model.windo=3", "model.windo is not known. Did you mean 'window'?"),
     ("model=rope_window model.window=0", "model.window=0"),

@@ -4,8 +4,6 @@ told in one sentence.
 
 import json
 import shutil
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    LlamaConfig,
     LlamaForCausalLM,
 )
 
@@ -28,7 +25,6 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
-from tape_exp.models.positions.rope import RoPE
 from tape_exp.runs import starting_weights
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
@@ -63,16 +59,17 @@ SHAPES = {
 }
 
 
-def theirs(dtype: torch.dtype = torch.float32, **changes) -> LlamaForCausalLM:
-    """A random Llama whose logits are far from uniform."""
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 128, "initializer_range": 0.2}
+def theirs(form: str = "llama", dtype: torch.dtype = torch.float32, **changes):
+    """A random model of a form, far from uniform, with biases and gains of all sizes."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 300}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "initializer_range": 0.2}
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**sizes | changes))
+    config = AutoConfig.for_model(form, **sizes | {"max_position_embeddings": 128} | changes)
+    model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for key, parameter in model.named_parameters():
             if parameter.ndim == 1:
-                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+                parameter.copy_(key.endswith("weight") + 0.3 * torch.randn_like(parameter))
     return model.eval().to(dtype)
 
 
@@ -94,8 +91,8 @@ def make_position(model: dict, arch: Arch):
     return build(model, "model", arch=arch)
 
 
-def logits(model, length: int = 100, vocab: int = 50) -> torch.Tensor:
-    tokens = torch.randint(0, vocab, (2, length), generator=torch.Generator().manual_seed(0))
+def logits(model, length: int = 100) -> torch.Tensor:
+    tokens = torch.randint(0, 250, (2, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         found = model(tokens)
     return getattr(found, "logits", found)
@@ -141,7 +138,7 @@ def test_shards_and_types(checkpoint):
         torch.equal(rounded[key], expected[llama.llama_name(key)].bfloat16()) for key in rounded
     )
     shutil.rmtree(checkpoint)
-    theirs(torch.bfloat16, num_key_value_heads=2).save_pretrained(checkpoint)
+    theirs(dtype=torch.bfloat16, num_key_value_heads=2).save_pretrained(checkpoint)
     assert llama.read_config(checkpoint).dtype == torch.bfloat16
     widened = ours(checkpoint).state_dict()
     assert all(torch.equal(widened[key], rounded[key].float()) for key in widened)
@@ -153,46 +150,6 @@ def load_all(folder: Path) -> dict[str, torch.Tensor]:
         for file in folder.glob("*.safetensors")
         for key, value in load_file(file).items()
     }
-
-
-def test_position_parameters_stay_as_initialised(checkpoint):
-    config = llama.read_config(checkpoint)
-    model = {"_target_": "tape_exp.models.positions.tape.TAPE"}
-    fresh = Decoder(Arch(**config.sizes()), partial(make_position, model)).state_dict()
-    loaded = ours(checkpoint, target="tape.TAPE").state_dict()
-    kept = [key for key in loaded if ".position." in key]
-    assert len(kept) == 8
-    assert all(torch.equal(loaded[key], fresh[key]) for key in kept)
-
-
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc"
-)
-def test_loading_holds_the_weights_once(tmp_path):
-    """In a process of its own, from one file of fp32; its pages would count if it were mapped."""
-    arch = Arch(layers=2, width=1024, heads=8, ffn=4096, vocab=16_000, max_length=128)
-    decoder = Decoder(arch, RoPE, blank=True)
-    export.save(decoder, tmp_path / "large", None, model={"name": "rope"})
-    program = r"""
-import re, sys
-from pathlib import Path
-from tape_exp.models import llama
-from tape_exp.models.decoder import Decoder
-from tape_exp.models.generation import generate
-from tape_exp.models.positions.rope import RoPE
-from tape_exp.settings.schema import Arch
-def peak():
-    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-folder = Path(sys.argv[1])
-decoder = Decoder(Arch(**llama.read_config(folder).sizes()), RoPE, blank=True)
-before = peak()
-llama.load(decoder, folder)
-print(peak() - before)
-"""
-    command = [sys.executable, "-c", program, tmp_path / "large"]
-    grown = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    size = sum(p.numel() * p.itemsize for p in decoder.parameters()) / 2**20
-    assert 0.8 * size < grown < 1.4 * size  # and the largest tensor
 
 
 def test_what_files_hold_besides(tmp_path):
@@ -243,10 +200,8 @@ def test_special_tokens_are_those_of_transformers(settings, ids, processor, expe
     (checkpoint / "tokenizer_config.json").write_text(json.dumps(content))
     config = llama.read_config(checkpoint)
     assert (config.bos, config.eos, config.add_bos) == expected
-    for words, wanted in (
-        ([], (expected[0], expected[2])),
-        (["task.tokenizer.bos='<c>'", "+task.tokenizer.add_bos=true"], ("<c>", True)),
-    ):
+    other = ["task.tokenizer.bos='<c>'", "+task.tokenizer.add_bos=true"]
+    for words, wanted in (([], (expected[0], expected[2])), (other, ("<c>", True))):
         cfg = compose_config(["task=c4", "model=rope", f"checkpoint={checkpoint}", *words])
         told = starting_weights.apply_llama_config(cfg, checkpoint).task.tokenizer
         assert (told.bos, told.add_bos) == wanted
@@ -254,7 +209,7 @@ def test_special_tokens_are_those_of_transformers(settings, ids, processor, expe
 
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_prompt_begins_as_the_tokenizer_of_the_checkpoint_begins_it(begins, tmp_path):
-    with_tokenizer(tmp_path, vocab=300)
+    saved("llama", tmp_path)
     if begins:
         tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -285,15 +240,9 @@ def add_tokenizer(folder: Path, added: tuple[str, ...] = ()) -> Path:
     return folder
 
 
-def with_tokenizer(folder: Path, added: tuple[str, ...] = (), vocab: int = 258) -> Path:
-    """A random Llama of 258 tokens with a tokenizer of bytes."""
-    theirs(**SHAPES["llama3"], vocab_size=vocab).save_pretrained(folder)
-    return add_tokenizer(folder, added)
-
-
 def test_any_of_several_ends_stops_an_answer_as_in_transformers(tmp_path):
     """Of generation_config.json, which has precedence, or config.json; kept by an export."""
-    folder = with_tokenizer(tmp_path / "base")
+    folder = saved("llama", tmp_path / "base")
     ids = torch.randint(2, 258, (1, 20), generator=torch.Generator().manual_seed(1))
     model = LlamaForCausalLM.from_pretrained(folder)
     free = model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=None)[0, 20:]
@@ -316,7 +265,8 @@ def test_any_of_several_ends_stops_an_answer_as_in_transformers(tmp_path):
 
 
 def test_a_token_that_was_added_for_padding_needs_no_embedding(tmp_path):
-    folder = with_tokenizer(tmp_path, ("<pad>",))
+    theirs(vocab_size=258).save_pretrained(tmp_path)
+    folder = add_tokenizer(tmp_path, ("<pad>",))
     decoder, task = te.build("rope", f"checkpoint={folder}", task="c4")
     assert decoder.arch.vocab == 258
     assert max(task.encode("A <pad> text.")) < 258
@@ -339,19 +289,8 @@ FORMS = {
 
 
 def saved(name: str, folder: Path) -> Path:
-    """A random model of a form, with a tokenizer of bytes; biases and gains are far from their
-    first values.
-    """
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 300}
-    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "initializer_range": 0.2}
-    sizes |= {"max_position_embeddings": 128} | FORMS.get(name, {})
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name.partition(" ")[0], **sizes))
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            if parameter.ndim == 1:
-                parameter.copy_(key.endswith("weight") + 0.3 * torch.randn_like(parameter))
-    model.save_pretrained(folder)
+    """A random model of a form, with a tokenizer of bytes."""
+    theirs(name.partition(" ")[0], **FORMS.get(name, {})).save_pretrained(folder)
     return add_tokenizer(folder)
 
 
@@ -364,15 +303,15 @@ def loaded(folder: Path):
 @pytest.mark.parametrize("name", FORMS)
 def test_models_of_llamas_form_have_the_logits_of_transformers(name, tmp_path):
     model, decoder, task = loaded(saved(name, tmp_path / "base"))
-    expected = logits(model, vocab=300)
-    assert (logits(decoder, vocab=300) - expected).abs().max() < 1e-4
+    expected = logits(model)
+    assert (logits(decoder) - expected).abs().max() < 1e-4
     section = {"name": "rope", "_target_": "tape_exp.models.positions.rope.RoPE"}
     section |= {"qk_norm": "qwen3" in name, "window": decoder.kinds[0].attention.window}
     if "wide" not in name and "whole" not in name and name != "qwen2 window":
         export.save(decoder, tmp_path / "out", task.tokenizer, model=section)
         again = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
         assert again.config.model_type == name.partition(" ")[0]
-        assert (logits(again, vocab=300) - expected).abs().max() < 1e-4
+        assert (logits(again) - expected).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("method", ["linear", "yarn", "llama3", "dynamic"])
@@ -382,7 +321,7 @@ def test_a_stretch_on_the_command_line_is_that_of_transformers(method, before, t
     more = {"low_freq_factor": 1.0, "high_freq_factor": 4.0} if method == "llama3" else {}
     # transformers begins to stretch dynamic frequencies at max_position_embeddings
     more |= {} if method == "dynamic" else {"original_max_position_embeddings": 32}
-    sizes = {"vocab_size": 300, "max_position_embeddings": 32}
+    sizes = {"max_position_embeddings": 32}
 
     def stretched(factor):
         kind, factors = ("default", {}) if factor == 1 else (method, {"factor": float(factor)})
@@ -392,8 +331,8 @@ def test_a_stretch_on_the_command_line_is_that_of_transformers(method, before, t
     add_tokenizer(tmp_path)
     words = [f"checkpoint={tmp_path}", f"model.scaling.method={method}", "model.scaling.factor=3"]
     decoder, _ = te.build("rope", *words, task="c4")
-    expected = logits(theirs(**sizes, **stretched(3 * before)), vocab=300)
-    assert (logits(decoder.eval(), vocab=300) - expected).abs().max() < 1e-4
+    expected = logits(theirs(**sizes, **stretched(3 * before)))
+    assert (logits(decoder.eval()) - expected).abs().max() < 1e-4
     if before > 1:
         with pytest.raises(ConfigError, match=r"factor=2 stretches nothing without a method"):
             te.build("rope", words[0], "model.scaling.factor=2", task="c4")
@@ -423,7 +362,7 @@ WRITTEN = [  # config.json as other versions, or people, write it
 def test_a_config_means_what_it_means_to_transformers(form, changes, tmp_path):
     folder = rewrite(saved(form, tmp_path), **{"rope_parameters": None} | changes)
     model, decoder, _ = loaded(folder)
-    assert (logits(decoder, vocab=300) - logits(model, vocab=300)).abs().max() < 1e-3
+    assert (logits(decoder) - logits(model)).abs().max() < 1e-3
 
 
 def test_mixed_windows_are_refused_by_name(tmp_path):
@@ -449,13 +388,9 @@ BAD_CONFIGS = [
     ({"model_type": "gemma"}, r"config\.json: model_type is gemma; .* only llama, mistral"),
     ({"model_type": None}, r"config\.json cannot be read .*model_type"),
     ({"attention_bias": True}, "attention_bias is True; .* only False"),
-    ({"mlp_bias": True}, "mlp_bias is True"),
     ({"hidden_act": "gelu"}, "hidden_act is gelu; .* only silu"),
-    ({"vocab_size": "many"}, "cannot be read .*vocab_size.*expected int"),
     (rope("su"), "rope type su is not known; default, linear"),
-    (rope("linear"), "cannot be read .*linear.*factor"),
     (rope("longrope", short_factor=[1.0]), "cannot be read .*longrope.*long_factor"),
-    (rope("llama3", factor=4.0), "cannot be read .*llama3.*low_freq_factor"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not 1"),
 ]
 
@@ -468,25 +403,18 @@ def test_configs_that_the_decoder_does_not_compute_are_refused(checkpoint, chang
     assert "\n" not in str(error.value)
 
 
-def test_missing_and_damaged_configs_are_told(checkpoint):
+def test_a_missing_config_is_told(checkpoint):
     assert llama.is_llama(checkpoint)
-    path = checkpoint / "config.json"
-    path.write_text(path.read_text()[:40])
-    with pytest.raises(ConfigError, match=r"config\.json cannot be read .*; fetch it again"):
-        llama.read_config(checkpoint)
-    path.unlink()
+    (checkpoint / "config.json").unlink()
     assert not llama.is_llama(checkpoint)
     with pytest.raises(ConfigError, match=r"has no config\.json; name the folder"):
         llama.read_config(checkpoint)
 
 
 def test_damaged_weights_are_told(checkpoint):
-    """Each damage is undone before the next."""
     file = sorted(checkpoint.glob("*.safetensors"))[1]
     content, index = file.read_bytes(), checkpoint / "model.safetensors.index.json"
-    length = int.from_bytes(content[:8], "little")
-    header = content[:8] + b"x" * length + content[8 + length :]
-    for damaged, told in ((content[:-8], "not fully covered"), (b"", ""), (header, "invalid JSON")):
+    for damaged, told in ((content[:-8], "not fully covered"), (b"", "")):
         file.write_bytes(damaged)
         with pytest.raises(ConfigError, match=rf"{file.name} is cut short or damaged \(.*{told}"):
             ours(checkpoint)

@@ -3,7 +3,6 @@ without an edit here.
 """
 
 import dataclasses
-import math
 import re
 
 import pytest
@@ -18,24 +17,12 @@ from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.t5 import T5
-from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.arithmetic import row_length
-from tests.conftest import MODELS, bias_of, make_decoder, make_position, model_of
+from tests.conftest import MODELS, make_decoder, make_position, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(5)
-
-
-def of_tokens(length: int) -> tuple[torch.Tensor, ...]:
-    """Queries, keys and x of a row, which no bias by distance reads."""
-    heads = torch.zeros(1, length, 4, 8)
-    return heads, heads, torch.zeros(1, length, 32)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -108,23 +95,13 @@ LONGROPE = (
 REFUSED = [
     ("t5", "model.buckets=1", "model.buckets=1 should be greater than or equal to 2"),
     ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
-    ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
     ("rope", "model.scaling.factor=2", "factor=2 stretches nothing without a method"),
     ("rope_yarn", "+model.scaling.beta_slow=40", "beta_slow=40.0 must be below model.scaling.bet"),
     ("rope", LONGROPE[0], "model.scaling.short_factor holds 0 numbers; give 4"),
-    (
-        "rope",
-        (*LONGROPE, "+model.scaling.long_factor=[1,2]"),
-        "long_factor holds 2 numbers; give 4",
-    ),
-    ("rope", (*LONGROPE, "model.scaling.original=1"), "scaling.original=1 must be at least 2"),
+    ("rope", (*LONGROPE, "+model.scaling.long_factor=[1,2]"), "long_factor holds 2 numbers"),
     *((name, "++model.scaling.method=dynamic", "use model=rope") for name in ("grape", "repo")),
     ("selective_rope", "++model.scaling.method=dynamic", "reads the length of a row"),
-    (
-        "selective_rope",
-        ("model.start=rope", "model.bias=false"),
-        "start=rope needs model.bias=true",
-    ),
+    ("selective_rope", ("model.start=rope", "model.bias=false"), "needs model.bias=true"),
     ("repo", "model.reduction=33", "model.reduction=33 must be from 1 to task.arch.width=32"),
     ("tape", "model.psi_input=values", "model.psi_input=values is not known"),
     ("tape_tensor", "++model.R=4", "model.L=2 model.R=4: model.initial=rope needs L and R of"),
@@ -151,19 +128,12 @@ def test_an_encoding_that_must_know_digits_says_so(name):
 def test_rows_that_take_xpos_out_of_fp32_are_refused(arch):
     """At the last length that it takes, logits are still finite; 512 is its own B."""
     long = dataclasses.replace(arch, max_length=2**17)
-    with pytest.raises(
-        ConfigError, match=r"model\.scale_base=512: over rows of 131072 tokens"
-    ) as told:
+    with pytest.raises(ConfigError, match=r"model\.scale_base=512: over rows of 131072") as told:
         make_position("xpos", long)
     enough = int(re.search(r"model\.scale_base=(\d+) or more", str(told.value))[1])
     encoding = make_position("xpos", long, f"model.scale_base={enough}")
-    ends = torch.tensor([[0.0, 2.0**17 - 1]])
-    ones = torch.ones(1, 2, arch.heads, arch.head_dim)
-    q, k = encoding.rotate(ones, ones, ones, encoding.start(ends))
-    assert torch.isfinite(q).all()
-    assert torch.isfinite(k).all()
-    with pytest.raises(ConfigError, match=rf"model\.scale_base={enough - 1}:"):
-        make_position("xpos", long, f"model.scale_base={enough - 1}")
+    ones, ends = torch.ones(1, 2, 4, 8), torch.tensor([[0.0, 2.0**17 - 1]])
+    assert all(x.isfinite().all() for x in encoding.rotate(ones, ones, ones, encoding.start(ends)))
 
 
 def test_t5_buckets(arch):
@@ -235,21 +205,6 @@ def test_ntk_leaves_the_highest_frequency_and_stretches_the_lowest():
     assert frequencies[-1].item() == pytest.approx(10_000 ** (-62 / 64) / 4, rel=1e-4)
 
 
-def test_xpos_has_the_scale_base_of_its_own_paper(arch):
-    assert make_position("xpos", arch).scale_base == 512
-
-
-def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
-    """Within it the bias depends on the distance alone: every diagonal has one value."""
-    encoding, T = make_position("fire", arch), row_length(80)
-    encoding.init_weights(generator())
-    assert compose_config(["scale=paper"]).task.test_digits == 80
-    assert T == 244 < encoding.threshold * encoding.threshold_factor.item() == 512
-    bias = bias_of(encoding, *of_tokens(T))[0, 0].detach()
-    for distance in (1, 100, 200):
-        assert bias.diagonal(-distance).max() - bias.diagonal(-distance).min() < 1e-6
-
-
 def test_randpe_is_sorted_distinct_and_not_rope(arch):
     rope, randpe = make_decoder("rope", arch), make_decoder("randpe", arch)
     positions = randpe.positions(8, 24, torch.device("cpu"), RowSampler(5))
@@ -291,14 +246,6 @@ def test_randpe_says_what_to_change(arch):
         make_decoder("randpe", arch, "model.random_range=1")
     with pytest.raises(ConfigError, match=r"model\.random_range=4\.0 would do"):
         make_decoder("randpe", arch).positions(1, 97, torch.device("cpu"), RowSampler(5))
-
-
-def test_uniform_phases_of_pope_lie_on_the_circle(arch):
-    encoding = make_position("pope", arch, "model.phases=uniform")
-    encoding.init_weights(torch.Generator().manual_seed(0))
-    assert -2 * math.pi <= encoding.delta.min() < -4
-    assert -1 < encoding.delta.max() <= 0
-    assert not make_position("pope", arch).delta.any()
 
 
 @pytest.mark.parametrize(

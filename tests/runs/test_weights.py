@@ -2,7 +2,6 @@
 from.
 """
 
-import json
 import re
 import shutil
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import torch
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from tape_exp import export
 from tape_exp.data.tokenizers import Tokenization
@@ -128,11 +126,6 @@ def test_an_adapted_model_is_evaluated_as_it_was_trained(model, method, shared):
     kept = frozen.keys() & before.keys()
     assert len(kept) > 5
     assert all(torch.equal(frozen[name], before[name]) for name in kept)
-    adapter = folder.artifacts / "adapter"
-    assert json.loads((adapter / "adapter.json").read_text())["base"] == content["base"]
-    assert (adapter / "adapter.safetensors").stat().st_size < 4 * record[
-        "trained_parameters"
-    ] + 5000
 
 
 def forget_the_end(run):
@@ -309,8 +302,8 @@ def test_a_run_resumes_with_another_strategy(shared, tmp_path):
 
     def measured():
         rows = read_metrics(directory.metrics)
-        adapter = load_file(directory.artifacts / "adapter" / "adapter.safetensors")
-        return [row["train/loss"] for row in rows if "train/loss" in row], adapter
+        last = torch.load(directory.checkpoints / "step00000004.ckpt", weights_only=True)
+        return [row["train/loss"] for row in rows if "train/loss" in row], last["state_dict"]
 
     losses, adapter = measured()
     forget_the_end(directory.path)

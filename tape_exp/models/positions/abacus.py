@@ -22,14 +22,13 @@ class Abacus(PositionEncoding):
 
     w: (1 + longest sequence + ``max_offset``, C), beginning as N(0, 0.02). The offset k is uniform
     in 0 … ``max_offset`` in training and 0 at evaluation, so that training meets the places of
-    longer numbers; rows beyond the longest trained number + ``max_offset`` stay as they begin.
-    Deliberately different from the public code: k is drawn for each row, not for each batch.
+    longer numbers; rows that it never meets stay as they begin. Deliberately different from the
+    public code: k is drawn for each row, not for each batch.
 
-    A number is a run of digits, and equal places belong together only where numbers begin with
-    their least-significant digit. The task tells which tokens are digits (``arch.digits``), so this
-    is a ceiling for what knowledge of the structure is worth, not a rival of encodings that must
-    find the structure out. (After short training it need not be ahead of them: it has then met each
-    of the 100 offsets seldom.)
+    A number is a run of digits that begins with the least-significant one. The task tells which
+    tokens are digits (``arch.digits``): a ceiling for what knowledge of the structure is worth, not
+    a rival of encodings that must find it out. (After short training it may be behind them: it has
+    then met each of the 100 offsets seldom.)
 
     Args:
         max_offset: the largest k; 99 in the public code.
@@ -76,17 +75,12 @@ class Abacus(PositionEncoding):
 
 class PositionCoupling(Abacus):
     """Position coupling (Cho et al., "Position Coupling: Improving Length Generalization of
-    Arithmetic Transformers Using Task Structure", 2024)::
+    Arithmetic Transformers Using Task Structure", 2024): x_t ← x_t + w[i_t + k] for all tokens.
 
-        x_t ← x_t + w[i_t + k]    t is the i_t-th digit of its number; i_t = 0: t is no digit
-
-    As :class:`Abacus`, a ceiling too, but ids of other tokens move along: ``+`` and ``=`` have the
-    one next to the least-significant digits, as in the public code.
-
-    Deliberately different from that code: it counts ids down from the most-significant digit, while
-    here numbers are written, and counted, from the least-significant one; k has the same range in
-    all rows, while there it is what the row's longest number leaves of a fixed number of ids; EOS
-    and padding, from which nothing is predicted, have no id of their own.
+    As :class:`Abacus`, a ceiling too, but ids of other tokens, i_t = 0, move along: ``+`` and ``=``
+    have the one next to the least-significant digits, as in the public code. Deliberately different
+    from that code: ids count up from the least-significant digit, with which numbers are written
+    here; k has the same range in all rows; EOS and padding have no id of their own.
     """
 
     def shifted(self, places_BT: Tensor, offset_B1: Tensor) -> Tensor:

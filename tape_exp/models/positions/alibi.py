@@ -42,11 +42,9 @@ class AdditiveGRAPE(ALiBi):
         G(n) = exp(n A) = I + n A        A = -β_h e_{d+2} e_{d+1}ᵀ, so that A² = 0
         (G(i) q̂)ᵀ G(j)⁻ᵀ k̂ = q·k - β_h (i - j)
 
-    which is ALiBi with slopes β_h, learned per layer and head, that begin as ALiBi's.
-
-    Deliberately different: the term is a bias after the scaling by 1/√d and no product of wider
-    queries and keys, which 16 bits would round to 897 different positions of 8192. Left out: slopes
-    that queries and keys gate, and the path-integral form.
+    which is ALiBi with learned slopes β_h that begin as ALiBi's. Deliberately different: the term
+    is a bias after the scaling by 1/√d, since wider queries and keys in 16 bits would tell 897 of
+    8192 positions apart. Left out: slopes that queries and keys gate, and the path-integral form.
     """
 
     def __init__(self, arch: Arch) -> None:
@@ -59,5 +57,4 @@ class AdditiveGRAPE(ALiBi):
 
     def bias(self, *_: Tensor) -> ByDistance:
         """-β_h times the distance; flash-attn has no gradient for slopes."""
-        slopes = self.slopes()
-        return ByDistance(lambda distance: -slopes[:, None] * distance)
+        return ByDistance(super().bias().at)

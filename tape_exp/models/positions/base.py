@@ -38,21 +38,18 @@ class PositionEncoding(nn.Module):
 
     Every layer owns one instance, so that trainable parts are per layer; ``embed`` and ``start``
     are asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
-    methods get fp32 (or fp64) and no autocast reaches them; their own parameters may be of 16 bits,
-    which :func:`~tape_exp.models.attention.precise` widens.
-
-    Two names are conventions: a parameter ``embedding`` is kept in the first layer only, and the
-    parameters in ``update_net`` are idle in the last layer, whose state nobody reads.
+    methods get fp32 (or fp64) and no autocast reaches them; parameters may be of 16 bits, which
+    :func:`~tape_exp.models.attention.precise` widens. A parameter ``embedding`` is kept in the
+    first layer only; those in ``update_net`` are idle in the last, whose state nobody reads.
 
     Shape suffixes: B batch, T tokens, S keys (more than T in cached decoding), H heads, K heads of
     keys and values, C width, D head dimension.
     """
 
-    # Whether what a token leaves to later ones is its key, its value and what `carry` gives. Where
-    # keys change with later tokens, or sums over the past are needed, decoding computes it anew.
+    # A token leaves to later ones its key, its value and what `carry` gives. Where keys change with
+    # later tokens, or sums over the past are needed, decoding computes all anew.
     cacheable = True
-    # Whether `rotate` and `bias` take keys of K heads, as they are, which is cheaper; else each is
-    # repeated for the query heads that it serves.
+    # `rotate` and `bias` take keys of K heads, which is cheaper than one for each query head.
     grouped_keys = False
 
     def __init__(self, arch: Arch) -> None:
@@ -68,14 +65,9 @@ class PositionEncoding(nn.Module):
     def embed(
         self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
     ) -> Tensor:
-        """The input, with what positions or tokens add to it; a token's part depends on no later
-        token.
-
-        Args:
-            x_BTC: the embeddings of the tokens.
-            tokens_BT: their ids, -1 where they are padding.
-            positions_BT: (1 or B, T).
-            sampler: for what is drawn, the same for a row at every step of decoding; None: nothing.
+        """The input, with what positions, (1 or B, T), or ids, -1 for padding, add to it; a token's
+        part depends on no later token. ``sampler`` draws the same for a row at every step of
+        decoding.
         """
         return x_BTC
 
@@ -84,23 +76,15 @@ class PositionEncoding(nn.Module):
         return None
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
-        """Queries and keys as they enter the dot product; both may become wider, and their logits
-        are then divided by the root of the new width.
-
-        Args:
-            q_BTHD, k_BTHD: of the same heads, unless ``grouped_keys``.
-            x_BTC: what they are made of, 0 for padding.
-            state: that of these tokens.
+        """Queries and keys as they enter the dot product, by the state of these tokens and the x
+        that they are made of, 0 for padding. Both may become wider; their logits are then divided
+        by the root of the new width.
         """
         return q_BTHD, k_BTHD
 
     def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
-        """What is added to q·k / √D; a pair depends on no token after its query.
-
-        Args:
-            q_BTHD, k_BSHD: rotated; the queries are the last T of the S tokens.
-            x_BTC: what the last T tokens' queries and keys are made of, 0 for padding.
-            positions_BS: of all S tokens, (1 or B, S).
+        """What is added to q·k / √D, with q and k rotated; a pair depends on no token after its
+        query. q and x are of the last T of the S tokens; positions are (1 or B, S).
         """
         return None
 

@@ -16,15 +16,15 @@ class CoPE(PositionEncoding):
     """CoPE (Golovneva et al., "Contextual Position Encoding: Learning to Count What's Important",
     2024); not Clipped RoPE (Li et al., 2026), which has the same short name.
 
-    Query i counts from itself back to key j, each token by a gate, and adds the vector of the count
-    to the key::
+    Query i counts tokens, each by a gate, from itself back to key j and adds the vector of the
+    count::
 
         g_it = sigmoid(q_i·k_t / √d)
         p_ij = min(Σ_{t=j}^{i} g_it, P - 1)
         logit = q_i·k_j / √d + (1 - f) q_i·e[⌊p_ij⌋] + f q_i·e[⌈p_ij⌉]        f = p_ij - ⌊p_ij⌋
 
-    e: (P, d), vectors of a layer that its heads share, beginning at zero: step 0 is NoPE. As in the
-    paper's listing, the gates see the scaled logits and e the unscaled query.
+    e: (P, d), shared by the heads of a layer, begins at zero: step 0 is NoPE. As in the paper's
+    listing, the gates see the scaled logits and e the unscaled query.
 
     Args:
         vectors: P, the highest count plus one.

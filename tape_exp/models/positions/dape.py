@@ -14,17 +14,11 @@ from tape_exp.settings.schema import Arch, Count
 
 class DAPE(Kerple):
     """DAPE on Kerple (Zheng et al., "DAPE: Data-Adaptive Positional Encoding for Length
-    Extrapolation", 2024).
-
-    For every pair (i, j), with A the scaled logits of all H heads and B Kerple's logarithmic bias,
-    the static bias that the paper's tables report most::
+    Extrapolation", 2024). With A the scaled logits of all H heads and B Kerple's logarithmic bias,
+    the static bias that the paper's tables report most, heads see each other's logits of a pair (i,
+    j)::
 
         logits = A + B + f([A, B])        f: 2H → hidden, LeakyReLU, hidden → H, an MLP a layer
-
-    so that heads see each other's logits.
-
-    Args:
-        hidden: inner size of f.
     """
 
     def __init__(self, arch: Arch, hidden: Count = 32) -> None:

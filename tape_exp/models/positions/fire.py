@@ -11,17 +11,15 @@ from tape_exp.settings.schema import Arch, Count
 
 
 class FIRE(PositionEncoding):
-    """FIRE: b(i, j) = f(ψ(i - j) / ψ(max(i, L))), ψ(x) = log(|c| x + 1), f an MLP 1 → 32 → H (Li et
-    al., "Functional Interpolation for Relative Positions Improves Long Context Transformers",
-    2023).
+    """FIRE: b(i, j) = f(ψ(i - j) / ψ(max(i, L))), ψ(x) = log(|c| x + 1), f an MLP 1 → hidden → H
+    (Li et al., "Functional Interpolation for Relative Positions Improves Long Context
+    Transformers", 2023).
 
-    c and a factor on L are trained per layer, beginning at ``c`` and 1. The bias is added after the
-    factor 1/√d. Beyond the threshold, i > L, it depends on i too.
+    The bias is added after the factor 1/√d. Beyond the threshold, i > L, it depends on i too. c and
+    a factor on L, 1 at first, are trained per layer.
 
     Args:
-        hidden: inner size of f.
-        c: initial c.
-        threshold: initial L, in tokens.
+        c, threshold: c and L at first, L in tokens.
     """
 
     def __init__(

@@ -17,16 +17,15 @@ class FoX(PositionEncoding):
         f_t = σ(w·x_t + b)
         logit = q_i·k_j / √d + c_i - c_j        c_t = Σ_{s<=t} log f_s
 
-    x is what queries and keys are made of, and padding forgets nothing. With the same gate
-    everywhere it is ALiBi with the slope -log f. c_i cancels in the softmax: this is a bias of
-    keys, -c_j, summed in fp64, since at c = -10⁴ fp32 would round the logits of neighbours by 10⁻³.
+    Padding forgets nothing. With the same gate everywhere it is ALiBi with the slope -log f. c_i
+    cancels in the softmax: this is a bias of keys, -c_j, summed in fp64, since at c = -10⁴ fp32
+    would round the logits of neighbours by 10⁻³. As in the public code
+    (zhixuan-lin/forgetting-transformer) b begins at 0, so that step 0 nearly halves what is before
+    each token. Left out are gates that do not read x, and the norms, gates and shifts of the
+    paper's "Pro" block.
 
     Cable (Veisi et al., "Context-aware Biases for Length Extrapolation", 2025) is this bias too,
     and begins alike: its -softplus(v·x + a) is log σ(w·x + b) with w = -v and b = -a.
-
-    As in the public code (zhixuan-lin/forgetting-transformer) w begins at N(0, 0.02) and b at 0, so
-    that step 0 nearly halves what is before each token. Left out are its gates that do not read x,
-    and the norms, gates and shifts of the paper's "Pro" block.
     """
 
     cacheable = False  # c is a sum over all tokens so far
@@ -47,11 +46,8 @@ class FoX(PositionEncoding):
 
 class PaTHFoX(PaTH):
     """PaTH-FoX (Yang et al., 2025): PaTH's products of reflections and FoX's forget gate, one per
-    query head. c_i - c_j is added after the scale 1/√d, as in the paper's equation; fla's kernel
-    adds it before.
-
-    Args:
-        rank: as in PaTH.
+    query head. As in the paper, where the gates multiply the exponential, c_i - c_j is added after
+    the scale 1/√d; fla's kernel adds it before.
     """
 
     def __init__(self, arch: Arch, rank: Count = 32) -> None:

@@ -9,45 +9,42 @@ from torch import Tensor, nn
 
 from tape_exp.models.attention import precise
 from tape_exp.models.positions.base import Rotated, for_heads
-from tape_exp.models.positions.rope import RoPE, Scaling, Theta
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.schema import Arch, Positive
 
 
 class GRAPE(RoPE):
-    """Multiplicative GRAPE (Zhang et al., "Group Representational Position Encoding", 2025).
-
-    Position n multiplies queries and keys by a rotation of the whole head::
+    """Multiplicative GRAPE (Zhang et al., "Group Representational Position Encoding", 2025):
+    position n multiplies queries and keys by a rotation of the whole head::
 
         G(n) = exp(n Σ_m ω_m L_m)        L_m = b_m a_mᵀ - a_m b_mᵀ        ω_m = θ_m exp(r_m)
         logit(i, j) = q_iᵀ G(i)ᵀ G(j) k_j / √d = q_iᵀ G(j - i) k_j / √d
 
-    θ_m are RoPE's frequencies and r is learned. The d/2 planes of a_m and b_m are orthogonal to
-    each other, so that the L_m commute: the axes m and m + d/2, or the axes turned by exp(S), S
-    learned and skew-symmetric, of each key head. (The second gives no logits that other W_q and W_k
-    would not give to the first, but learns differently.) r = S = 0 at first: step 0 is RoPE.
+    θ_m are RoPE's frequencies and r is learned. The d/2 planes of a_m and b_m are orthogonal, so
+    that the L_m commute: the axes m and m + d/2, or the axes turned by exp(S), S learned and
+    skew-symmetric, of each key head. (These add no logits that other W_q and W_k would not give,
+    but learn differently.) r = S = 0 at first: step 0 is RoPE. n is the index, or a phase that
+    earlier tokens choose (public code: model-architectures/GRAPE)::
 
-    n is the index, or a phase that earlier tokens choose (public code: model-architectures/GRAPE)::
-
-        n_t = Σ_{s<t} softplus(w·x_s + c)
+        n_t = Σ_{s<t} softplus(w·x_s + c)        padding adds nothing
 
     Left out: planes that do not commute, a frequency per head. The unipotent form: grape_additive.
 
     Args:
-        theta, scaling: as in RoPE.
         planes, phase: ``axes`` (the public code) or ``learned``; ``index`` or ``tokens``.
         step: softplus(c) at first, with w = 0; at 1 step 0 is RoPE, 0.001 is the public code's.
+        settings: of RoPE.
     """
 
     def __init__(
         self,
         arch: Arch,
-        theta: Theta = 10_000.0,
-        scaling: Scaling | None = None,
         planes: Literal["axes", "learned"] = "axes",
         phase: Literal["index", "tokens"] = "index",
         step: Positive = 1.0,
+        **settings: Any,
     ) -> None:
-        super().__init__(arch, theta, scaling)
+        super().__init__(arch, **settings)
         self.scaling.refuse_lengths()
         self.planes, self.phase = planes, phase
         self.cacheable = phase == "index"  # else a sum over all tokens so far

@@ -1,4 +1,4 @@
-"""Kerple: learned logarithmic or power decay."""
+"""Kerple and BAM: learned logarithmic or power decay."""
 
 from typing import Literal
 
@@ -6,9 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import ByDistance
+from tape_exp.models.attention import ByDistance, precise
 from tape_exp.models.positions.base import Biases, PositionEncoding
 from tape_exp.settings.schema import Arch
+
+EPSILON = 1e-5  # of BAM's authors: keeps powers of distance 0 finite
 
 
 class Kerple(PositionEncoding):
@@ -18,10 +20,9 @@ class Kerple(PositionEncoding):
     - ``log``: b(i, j) = -r1 log(1 + r2 (i - j))
     - ``power``: b(i, j) = -r1 (i - j)^r2 with r2 <= 2
 
-    The heads begin apart, as in the authors' code (github.com/chijames/KERPLE): the factor of the
-    distance, which is r2 of ``log`` and r1 of ``power``, uniform in 0 … 1, the other in 0 … 2.
-    Deliberately different: softplus and sigmoid keep r1 and r2 in their range instead of clamping,
-    so that no head gets stuck at a bound.
+    As in the authors' code (github.com/chijames/KERPLE) the factor of the distance, r2 of ``log``
+    and r1 of ``power``, begins uniform in 0 … 1, the other in 0 … 2. Deliberately different:
+    softplus and sigmoid keep them in their range, where a clamp would hold a head at its bound.
     """
 
     def __init__(self, arch: Arch, kernel: Literal["log", "power"] = "log") -> None:
@@ -52,3 +53,29 @@ class Kerple(PositionEncoding):
         # 0^r2 is 0, but its derivative by r2 is not finite: distance 0 is kept out of the power.
         power = distance.clamp(min=1) ** (2 * raw_r2.sigmoid())
         return -F.softplus(raw_r1) * torch.where(distance > 0, power, 0.0)
+
+
+class BAM(PositionEncoding):
+    """BAM (Bianchessi et al., "Bayesian Attention Mechanism: A Probabilistic Framework for
+    Positional Encoding and Context Length Extrapolation", 2025), its generalized Gaussian prior
+    around the query::
+
+        b(i, j) = -exp(α_h) (i - j + ε)^β_h
+
+    α and β are learned per layer and head and begin at 0, so that step 0 is NoPE. β = 1 is ALiBi
+    with the slope exp(α); a negative β hides what is near. The paper's form with Scalable-Softmax
+    has ``+model.ssmax=true``. Left out: a learned centre μ, which the authors' code
+    (github.com/ArthurSBianchessi/BAM) keeps at 0 too.
+    """
+
+    def __init__(self, arch: Arch) -> None:
+        super().__init__(arch)
+        self.alpha = nn.Parameter(torch.zeros(arch.heads, 1))
+        self.beta = nn.Parameter(torch.zeros(arch.heads, 1))
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """α and β stay zero."""
+
+    def bias(self, *_: Tensor) -> ByDistance:
+        alpha, beta = precise(self.alpha), precise(self.beta)
+        return ByDistance(lambda distance: -alpha.exp() * (distance + EPSILON) ** beta)

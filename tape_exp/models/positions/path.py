@@ -15,9 +15,8 @@ BLOCK = 64  # tokens
 
 class PaTH(PositionEncoding):
     """PaTH attention (Yang et al., "PaTH Attention: Position Encoding via Accumulating Householder
-    Transformations", 2025).
-
-    The logit of query i and key j, per head, and the matrices on the way from j to i::
+    Transformations", 2025). The logit of query i and key j, per head, with a matrix for each token
+    on the way from j to i::
 
         k_jᵀ H_{j+1} H_{j+2} ⋯ H_i q_i / √d        H_t = I - β_t w_t w_tᵀ
         w_t = v_t / |v_t|              v: causal convolution of W_up W_down x over 3 tokens
@@ -29,17 +28,16 @@ class PaTH(PositionEncoding):
         logits √d = tril_0(Q Kᵀ) - tril_0(Q Wᵀ) D (I + tril_-1(W Wᵀ) D)⁻¹ tril_-1(W Kᵀ)
 
     The subtrahend is a bias, made in blocks of :data:`BLOCK` tokens, so that no inverse is larger.
-    With U = D (I + tril_-1(W Wᵀ) D)⁻¹ of one block, its queries, its keys and whatever passes all
-    of it become::
+    With U = D (I + tril_-1(W Wᵀ) D)⁻¹ of a block, its queries, its keys and what passes all of it
+    become::
 
         Q' = Q - tril_0(Q Wᵀ) U W        K' = K - (U tril_-1(W Kᵀ))ᵀ W        V ← V - V Wᵀ U W
 
     The logit of a query and a key of an earlier block is that of Q', which has passed all blocks
-    between them, and K'; the bias is what that differs by from q·k.
+    between them, and K'.
 
-    x is what queries and keys are made of; each key head has one path. Deliberately different from
-    the public code (fla-org/flash-linear-attention): W_up W_down also where keys have fewer heads;
-    no SiLU after the convolution.
+    Each key head has one path. Deliberately different from fla-org/flash-linear-attention: W_up
+    W_down also where keys have fewer heads; no SiLU after the convolution.
 
     Args:
         rank: of W_up W_down.

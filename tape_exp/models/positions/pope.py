@@ -14,20 +14,16 @@ from tape_exp.settings.schema import Arch
 
 class PoPE(PositionEncoding):
     """PoPE (Gopalakrishnan et al., "Decoupling the 'What' and 'Where' With Polar Coordinate
-    Positional Embeddings", 2025).
-
-    Every channel c of queries and keys is a complex number. Its magnitude is the content, its phase
-    the position::
+    Positional Embeddings", 2025). Every channel c of queries and keys is a complex number, with the
+    content as its magnitude and the position as its phase::
 
         logit(i, j) = Σ_c softplus(q_ic) softplus(k_jc) cos((i - j) θ_c - δ_c) / √d
         θ_c = θ^(-c/d)    c = 0 … d - 1
 
-    So there are d frequencies instead of RoPE's d/2, and only the learned phase δ of each key head
-    moves the distance that a channel prefers. Real and imaginary parts are queries and keys of
-    width 2d beside values of width d. The state is (B, T, 1, 2, d): cosines and sines.
-
-    Deliberately different: δ is not clamped to [-2π, 0], since a clamped angle gets no gradient. A
-    δ for each key head is as in public code (lucidrains/PoPE-pytorch); the authors' was not seen.
+    Only the learned phase δ of each key head moves the distance that a channel prefers. Real and
+    imaginary parts are queries and keys of width 2d beside values of width d. Deliberately
+    different: δ is not clamped to [-2π, 0], since a clamped angle gets no gradient. A δ for each
+    key head is as in public code (lucidrains/PoPE-pytorch); the authors' was not seen.
 
     Args:
         theta: base of the frequencies.

@@ -8,28 +8,26 @@ from torch import Tensor, nn
 
 from tape_exp.models.attention import precise
 from tape_exp.models.positions.base import Rotated
-from tape_exp.models.positions.rope import RoPE, Scaling, Theta
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 
 
 class RePo(RoPE):
     """RePo (Li et al., "RePo: Language Models with Context Re-Positioning", 2025): RoPE whose index
-    is a real position z that each token takes, one per key head::
+    is a real position z that each token takes, one per key head; the causal mask stays::
 
         z = W_z (SiLU(W_g x) ⊙ W_c x)        W_g, W_c: r × C, W_z: K × r
 
-    x is what queries and keys are made of. z is not sorted: which tokens a query sees is still
-    decided by the causal mask. r = C/8 and all three maps begin as N(0, 0.02), as in the public
-    code (SakanaAI/repo). That gives z a standard deviation of 0.5 at C = 4096 and of 0.0008 at C =
-    64: so narrow a model begins as NoPE, and may still be NoPE after a short training.
-
-    Deliberately different: every layer has this, where the public code can leave RoPE in the first
-    ones and can mix z with the index by a scheduled weight.
+    r = C/8 and all maps begin as N(0, 0.02), as in the public code (SakanaAI/repo). That gives z a
+    standard deviation of 0.5 at C = 4096 and of 0.0008 at C = 64: so narrow a model begins as NoPE,
+    and may still be NoPE after a short training. Deliberately different: every layer has this,
+    where the public code can keep RoPE in the first ones and mix z with the index by a scheduled
+    weight.
 
     Args:
-        theta, scaling: as in RoPE.
         reduction: C/r.
+        settings: of RoPE.
         start: ``content``: z, near 0 at first; or ``rope``: z is an offset from the index and W_z =
             0 at first, so that step 0 is RoPE.
     """
@@ -37,12 +35,11 @@ class RePo(RoPE):
     def __init__(
         self,
         arch: Arch,
-        theta: Theta = 10_000.0,
-        scaling: Scaling | None = None,
         reduction: Count = 8,
         start: Literal["content", "rope"] = "content",
+        **settings: Any,
     ) -> None:
-        super().__init__(arch, theta, scaling)
+        super().__init__(arch, **settings)
         self.scaling.refuse_lengths()
         if reduction > arch.width:
             raise ConfigError(

@@ -39,10 +39,8 @@ class Scaling:
       ln s / ln original) (Ding et al., 2024)
 
     L is the length of the whole row, its highest position plus one: in cached decoding that of all
-    tokens that the cache may hold for it. Deliberately different from transformers, where L is the
-    length so far, and cached keys keep the frequencies of their time.
-
-    A larger base ("theta scaling", Liu et al., 2023) is the encoding's own ``theta``.
+    tokens that the cache may hold for it. Deliberately different from transformers, where cached
+    keys keep the frequencies of their time. A larger base (Liu et al., 2023) is ``theta``.
     """
 
     method: Literal["none", "linear", "ntk", "yarn", "llama3", "dynamic", "longrope"] = "none"
@@ -89,14 +87,8 @@ class Scaling:
 class RoPE(PositionEncoding):
     """RoPE: the pair (q_m, q_{m+d/2}) is a complex number and is turned by the angle θ_m ·
     position, θ_m = θ^(-2m/d), so that dot products depend on distances (Su et al., "RoFormer:
-    Enhanced Transformer with Rotary Position Embedding", 2021).
-
-    The state is (B, T, 1, 2, d/2): cosines and sines, the same for every head and layer.
-    Deliberately different from the paper: pairs are half-split, as in Llama, not adjacent.
-
-    Args:
-        theta: base of the frequencies.
-        scaling: see :class:`Scaling`.
+    Enhanced Transformer with Rotary Position Embedding", 2021). Deliberately different from the
+    paper: pairs are half-split, as in Llama, not adjacent. The state is the same for every layer.
     """
 
     grouped_keys = True
@@ -105,19 +97,11 @@ class RoPE(PositionEncoding):
         super().__init__(arch)
         self.theta = theta
         self.scaling = scaling = scaling or Scaling()
-        if theta == 1 and scaling.method == "yarn":
-            raise ConfigError(
-                "model.scaling.method=yarn needs model.theta above 1: it tells frequencies apart."
-            )
         if scaling.method == "longrope":
-            pairs, original = arch.head_dim // 2, self.original_length
+            pairs = arch.head_dim // 2
             for key in ("short_factor", "long_factor"):
                 if (given := len(getattr(scaling, key) or ())) != pairs:
                     raise ConfigError(f"model.scaling.{key} holds {given} numbers; give {pairs}.")
-            if original < 2:
-                raise ConfigError(
-                    f"model.scaling.original={original} must be at least 2: longrope."
-                )
 
     def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 2, d/2): cos and sin of every angle, times the factor on q and k."""
@@ -128,14 +112,11 @@ class RoPE(PositionEncoding):
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H
-        where all agree, for analysis; None where other things turn them too.
-
-        With M pairs of channels (m, m + d/2) for q_m and k_m, the logit of i and j is
-        Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d, eq. (f_attn) of the TAPE paper; here e is
-        [[cos, sin], [-sin, cos]].
+        where all agree, for analysis; None where other things turn them too. With the channels m
+        and m + d/2 as q_m and k_m, the logit of i and j is Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} /
+        √d, eq. (f_attn) of the TAPE paper; here e is [[cos, sin], [-sin, cos]].
         """
-        matrices = as_matrices(state)
-        return matrices, matrices
+        return as_matrices(state), as_matrices(state)
 
     def rotations(self, positions_BTH: Tensor) -> Tensor:
         """The complex numbers that turn queries and keys at these positions: (B, T, H, 2, d/2)."""
@@ -143,18 +124,11 @@ class RoPE(PositionEncoding):
         return rotations(positions_BTH[..., None] * frequencies) * magnitude
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """θ_m in ``like``'s dtype and on its device, and the factor on q and k, 1 except for YaRN
-        and LongRoPE.
-
-        θ_m is (d/2,), or (B, 1, 1, d/2) where it depends on the lengths of the rows, whose
-        positions ``like`` then holds, (B, T, 1).
+        """θ_m in ``like``'s dtype and on its device, (d/2,), or (B, 1, 1, d/2) where it depends on
+        the lengths of rows, whose positions ``like`` holds, (B, T, 1); and the factor on q and k.
         """
-        scaling, d, original, s = (
-            self.scaling,
-            self.arch.head_dim,
-            self.original_length,
-            self.stretch,
-        )
+        scaling, d = self.scaling, self.arch.head_dim
+        original, s = self.original_length, self.stretch
         numbers: Any = {"device": like.device, "dtype": like.dtype}
         powers, method = torch.arange(0, d, 2, **numbers) / d, scaling.method
         plain = self.theta**-powers
@@ -221,29 +195,18 @@ class PRoPE(RoPE):
     useful?", 2024): the ⌊p d/2⌋ highest frequencies of RoPE turn their pairs as ever, the others
     become 0, so that their pairs carry only content.
 
-    p = 1 is RoPE, p = 0 is NoPE. It is not partial RoPE, which lets the frequencies fall to the
-    lowest within fewer pairs.
-
-    Args:
-        theta, scaling: as in RoPE, of all frequencies before the lowest are dropped.
-        p: the fraction of the frequencies that stay.
+    p = 1 is RoPE, p = 0 is NoPE. ``settings`` of RoPE are of all frequencies, before the lowest are
+    dropped. It is not partial RoPE, whose frequencies fall to the lowest within fewer pairs.
     """
 
-    def __init__(
-        self,
-        arch: Arch,
-        theta: Theta = 10_000.0,
-        scaling: Scaling | None = None,
-        p: Fraction = 0.75,
-    ) -> None:
-        super().__init__(arch, theta, scaling)
+    def __init__(self, arch: Arch, p: Fraction = 0.75, **settings: Any) -> None:
+        super().__init__(arch, **settings)
         self.p = p
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
         frequencies, magnitude = super().frequencies(like)
-        pairs = frequencies.shape[-1]
-        index = torch.arange(pairs, device=like.device)
-        return frequencies * (index < int(self.p * pairs)), magnitude
+        index = torch.arange(frequencies.shape[-1], device=like.device)
+        return frequencies * (index < int(self.p * len(index))), magnitude
 
 
 def as_matrices(state_BTHCM: Tensor) -> Tensor:

@@ -23,8 +23,7 @@ class SelectiveRoPE(PositionEncoding):
         φ_t = σ(w·u_t + c) (SiLU(u'_t) + exp(b))          u = x / |x|
         u': causal convolution of W_up W_down u over ``taps`` tokens
 
-    u', b and φ have K d/2 entries, σ has K; x is what queries and keys are made of, and padding
-    adds nothing. φ = 1 is RoPE.
+    u', b and φ have K d/2 entries, σ has K; padding adds nothing. φ = 1 is RoPE.
 
     Map, convolution, θ and unit vectors are those of the public code (package selective_rope); the
     paper's results have some of the three additions SiLU, bias exp(b) and gate σ. Without them and

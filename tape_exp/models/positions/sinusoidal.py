@@ -15,13 +15,8 @@ class Sinusoidal(PositionEncoding):
         x_p ← x_p + s · PE(p)
         PE(p)_{2m} = sin(p / θ^{2m/C})        PE(p)_{2m+1} = cos(p / θ^{2m/C})
 
-    Nothing is trained, and every position has an embedding. Deliberately different from the paper,
-    which multiplies the embeddings of the tokens by √C: this decoder's begin as N(0, 0.02), and s
-    makes PE as small.
-
-    Args:
-        theta: base of the frequencies.
-        scale: s.
+    Deliberately different from the paper, which multiplies the embeddings of the tokens by √C: this
+    decoder's begin as N(0, 0.02), and s, ``scale``, makes PE as small.
     """
 
     def __init__(self, arch: Arch, theta: Theta = 10_000.0, scale: Positive = 0.02) -> None:

@@ -18,12 +18,9 @@ class T5(PositionEncoding):
     the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020).
 
     Each bucket of the first half holds one distance, those of the second half grow logarithmically
-    up to ``max_distance``, and the last one takes every distance beyond. Deliberately different
-    from T5: logits keep the factor 1/√d, tables are per layer, of 64 buckets, as in the TAPE code.
-
-    Args:
-        buckets: rows of the table, (buckets, H).
-        max_distance: the distance at which the logarithm reaches the end of the table, in tokens.
+    up to ``max_distance`` tokens, and the last one takes every distance beyond. Deliberately
+    different from T5: logits keep the factor 1/√d, tables, (buckets, H), are per layer, of 64
+    buckets, as in the TAPE code.
     """
 
     def __init__(

@@ -43,8 +43,7 @@ class TAPE(RoPE):
         head_mixing: P as a ``linear`` map over heads, or ``scale``: each head times its row sum of
             P, as the paper's public language-model code has it.
         attention, feed_forward: update E from Ẽ, from x̃ (ablations).
-        unit: bring every complex number back to size 1 after each update (ablation: E turns, and
-            gains nothing).
+        unit: bring every complex number back to size 1 after each update (ablation: E only turns).
     """
 
     grouped_keys = False  # heads turn by states of their own

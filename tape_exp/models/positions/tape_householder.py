@@ -32,8 +32,8 @@ class HouseholderTAPE(TensorTAPE):
         E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E                    as in TAPE
 
     which the next layer sees between query i and key j as the product over the tokens from j + 1 to
-    i. The sum with the triangular inverse takes the place of P Ẽ. Any rotation of E from the right
-    rotates ξ, η and the result likewise.
+    i; the sum takes the place of P Ẽ. Any rotation of E from the right rotates ξ, η and the result
+    likewise.
 
     Deliberately different from the proof: the mask is strict, without which its lemma does not
     hold; and its tokens bring one vector, of any norm. Two vectors of norm √2 make every factor a
@@ -66,9 +66,9 @@ class HouseholderTAPE(TensorTAPE):
                 f"model.R={R} must be even and divide the {arch.head_dim} channels of a head; "
                 "model.R=2 always does."
             )
-        super().__init__(
-            arch, theta, scaling, intermediate, psi_input, "linear", False, feed_forward
-        )
+        of_tape: dict[str, Any] = {"theta": theta, "scaling": scaling, "intermediate": intermediate}
+        of_tape |= {"psi_input": psi_input, "feed_forward": feed_forward}
+        super().__init__(arch, attention=False, **of_tape)
         self.reflects = True  # without, the product is left out, to see what it does
         self.L = self.R = R
         self.M = arch.head_dim // R

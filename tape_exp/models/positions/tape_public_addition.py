@@ -8,15 +8,9 @@ from tape_exp.settings.schema import Arch, Count
 
 
 class PublicAdditionTAPE(NoPE):
-    """What the public code for addition of Zhu et al. (2025) computes as TAPE, to tell its results
-    from those of the paper's equations.
-
-    That code updates E from layer to layer, but its rotation of queries and keys discards the
-    result: no position reaches a logit. What is left is NoPE, and the parameters of
-    :class:`~tape_exp.models.positions.tape.TAPE`, which get no gradient.
-
-    Args:
-        intermediate: I as a multiple of H, as in TAPE.
+    """What the public code for addition of Zhu et al. (2025) computes as TAPE: it updates E from
+    layer to layer, but its rotation of queries and keys discards the result. What is left is NoPE,
+    and the parameters of :class:`~tape_exp.models.positions.tape.TAPE`, which get no gradient.
     """
 
     def __init__(self, arch: Arch, intermediate: Count = 4) -> None:

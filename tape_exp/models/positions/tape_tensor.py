@@ -7,8 +7,8 @@ from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
 from tape_exp.models.positions.base import Rotated, Tokens
-from tape_exp.models.positions.rope import Scaling, Theta, as_matrices
-from tape_exp.models.positions.tape import TAPE, HeadMixing, PsiInput
+from tape_exp.models.positions.rope import as_matrices
+from tape_exp.models.positions.tape import TAPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 
@@ -25,9 +25,8 @@ class TensorTAPE(TAPE):
 
     With the defaults it equals :class:`TAPE`, more slowly. Block m holds the B = d/M channels m, m
     + M, m + 2M, …, with M = d/2 the pairs of Llama's RoPE, whose E[m] is [[cos, sin], [-sin, cos]],
-    the paper's matrix with its (negative) θ.
-
-    The ablations flatten it to (cos, sin, -sin, cos); φ for them is our reading:
+    the paper's matrix with its (negative) θ. The ablations flatten it to (cos, sin, -sin, cos); φ
+    for them is our reading:
 
     - L = 1, R = 4, M = d/2: φ is the scalar ⟨e_i, e_j⟩ times the identity on B = 2 channels, that
       is I_{B/L} ⊗ e_i e_jᵀ; E is divided by √2 to norm 1. Step 0: Σ_m (q_m·k_m) cos θ_m(i - j) /
@@ -48,25 +47,18 @@ class TensorTAPE(TAPE):
             turns each m by an angle of its own.
         equivariant: false mixes over heads and R > 1 together (HR × I): the ablation that breaks
             O(R)-equivariance.
-        theta, scaling, intermediate, psi_input, head_mixing, attention, feed_forward: as in
-        :class:`TAPE`.
+        settings: of :class:`TAPE`, but for ``unit``.
     """
 
     def __init__(
         self,
         arch: Arch,
-        theta: Theta = 10_000.0,
-        scaling: Scaling | None = None,
-        intermediate: Count = 4,
-        psi_input: PsiInput = "attention",
-        head_mixing: HeadMixing = "linear",
-        attention: bool = True,
-        feed_forward: bool = True,
         initial: Literal["rope", "fourier"] = "rope",
         L: Count = 2,
         R: Count = 2,
         weights: Literal["heads", "full"] = "heads",
         equivariant: bool = True,
+        **settings: Any,
     ) -> None:
         if (L, R) not in LAYOUTS if initial == "rope" else L != 2 or R % 2:
             layouts = "L and R of 2 and 2, 1 and 4, or 4 and 1"
@@ -82,9 +74,9 @@ class TensorTAPE(TAPE):
         self.initial, self.weights, self.equivariant = initial, weights, equivariant
         # A block has the two channels of a rotation, or one for each of its L vectors.
         self.L, self.R, self.M = L, R, arch.head_dim // max(L, 2)
-        super().__init__(
-            arch, theta, scaling, intermediate, psi_input, head_mixing, attention, feed_forward
-        )
+        super().__init__(arch, **settings)
+        if self.unit:
+            raise ConfigError("model.unit=true is for model=tape.")
 
     def _make_weights(self, rows: int, inner: int) -> None:
         if self.weights == "full":

@@ -20,21 +20,16 @@ class Wall(PositionEncoding):
 
         logit = Σ_n q_in k_jn exp(P_in - P_jn) / √d        P_tn = Σ_{s<=t} log σ(w_n·x_s + b_n)
 
-    for each channel n of each query head; x is what queries and keys are made of, and padding
-    forgets nothing. w begins at N(0, 0.02). b begins at 8, so that step 0 is nearly NoPE. Where all
-    channels of a head have one gate, the logit of NoPE is multiplied by its product: that is not
-    FoX, which adds its logarithm.
+    for each channel n of each query head; padding forgets nothing. b begins at 8, ``start``, so
+    that step 0 is nearly NoPE. Where all channels of a head have one gate, its product multiplies
+    the logit: that is not FoX, which adds its logarithm. Left out are the layer's scalar gate, sink
+    and window.
 
     exp(P_i) and exp(-P_j) apart would leave the range of fp32, but for any token r from j to i both
     exp(P_i - P_r) and exp(P_r - P_j) are at most 1. Such an r divides the pairs of tokens: the one
     before a block of queries, and within the block its middle, then that of each half, of each
     quarter … Each exponent is a sum from r on, which loses no bits. What this adds to q·k / √d is a
     bias.
-
-    Left out are that layer's optional scalar gate (FoX's), sink and window.
-
-    Args:
-        start: of b.
     """
 
     cacheable = False  # keys fade with every later token

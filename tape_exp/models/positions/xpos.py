@@ -17,15 +17,12 @@ LARGEST = 80.0  # e^88 is the end of fp32, and of bf16
 class XPos(RoPE):
     """xPos (Sun et al., "A Length-Extrapolatable Transformer", 2022): RoPE whose pair m is also
     scaled, the query at position t by ζ_m^{(t-c)/B} and the key by ζ_m^{-(t-c)/B}, with ζ_m = (2m +
-    0.4 d) / (1.4 d), so that the dot product decays with distance as ζ^{distance/B}.
+    0.4 d) / (1.4 d), so that the dot product decays with distance as ζ^{distance/B}. B is
+    ``scale_base``, in tokens.
 
     Deliberately different: the centre c, which cancels in the dot product, is half the longest
-    length of the task and not of the batch, so that a cache of keys stays valid. And the paper's
-    blockwise attention, on which its extrapolation rests too, is left out.
-
-    Args:
-        theta: base of the frequencies.
-        scale_base: B, in tokens.
+    length of the task and not of the batch, so that a cache of keys stays valid. Left out: the
+    paper's blockwise attention, on which its extrapolation rests too.
     """
 
     def __init__(self, arch: Arch, theta: Theta = 10_000.0, scale_base: Positive = 512.0) -> None:
