@@ -261,7 +261,8 @@ def test_records_are_a_table(loaded, tmp_path, monkeypatch):
         te.records()
     (tmp_path / "runs").symlink_to(loaded.folder.parents[3])
     assert te.records()["run"].tolist() == table["run"].tolist(), "the finished runs"
-    assert te.records("runs")["run"].tolist() == table["run"].tolist()
+    for folder in ("runs", "runs/arithmetic", loaded.folder):
+        assert te.records(folder)["run"].tolist() == table["run"].tolist()
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="there is no record in empty"):
         te.records("empty")

@@ -47,10 +47,11 @@ def read_records(folder: Path | None = None) -> list[Record]:
 
 
 def records_of_runs(folder: Path) -> list[Record]:
-    """The records of the finished runs ``<folder>/<task>/<scale>/<variant>/<run>``, but not of
-    ``debug=``.
+    """The records of the finished runs ``<folder>/<task>/<scale>/<variant>/<run>``, of those in a
+    folder on the way there, or of a run's own, but not of ``debug=``.
     """
-    paths = sorted(folder.glob("[!.]*/*/*/*/record.json"))
+    depths = ["[!.]*/" * depth + "record.json" for depth in range(5)]
+    paths = sorted(path for depth in depths for path in folder.glob(depth))
     records = [record for path in paths if (record := parse(path.read_text(), str(path)))]
     return [record for record in records if "debug" not in record["config"]]
 
