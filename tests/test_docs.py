@@ -1,25 +1,27 @@
 """docs/: walk-throughs work as printed, named tests exist, numbers are the records'."""
 
 import csv
-import os
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 
+from tape_exp import tasks
 from tape_exp.bench.bench import OUT, Bench
+from tape_exp.models import positions
+from tape_exp.paper import __main__ as paper
+from tape_exp.paper import runner
 from tape_exp.paper.artifact import load
 from tape_exp.paper.claims import NO_CLAIM
 from tape_exp.paper.pages import costs
 from tape_exp.paper.records import read_records
 from tape_exp.paper.view import View
+from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.training import plan
-from tests.test_readme import PAGES, README, blocks, files_of
+from tests.paper.fakes import train_here
+from tests.test_readme import PAGES, README, blocks, conf, conf_with_toys, files_of  # noqa: F401
 
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
 ENCODING, TASK = files_of(DOCS["add-a-positional-encoding.md"]), files_of(DOCS["add-a-task.md"])
@@ -37,34 +39,38 @@ def test_an_encoding_in_fourteen_lines_and_a_task_in_a_few_more():
     assert lines["conf/task/reverse.yaml"] <= 15
 
 
-def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(tmp_path):
-    """In a copy of the project with the files of both walk-throughs: the table that is kept, with
-    one seed and two steps; then the command of the page, which finds the same runs.
+def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(
+    conf,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
+    """With the files of both walk-throughs beside the package: the table that is kept, with one
+    seed and two steps; then the command of the page, which finds the same runs.
     """
-    for name in ("tape_exp", "conf", "results"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for path, content in {**ENCODING, **TASK}.items():
-        fewer = re.sub(r"max_steps: \d+", "max_steps: 2", content)
-        (tmp_path / path).write_text(fewer)  # also where the reader has followed the pages
-
-    def call(words: str) -> str:
-        command = [sys.executable, "-m", "tape_exp", *words.split(), "trainer=cpu", "logger=none"]
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        how = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
-        done = subprocess.run(command, timeout=900, **how)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    page = DOCS["add-a-task.md"]
-    call("paper run tab_reverse seeds=0")
+        place = (conf.parent if path.startswith("conf/") else tmp_path) / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(re.sub(r"max_steps: \d+", "max_steps: 2", content))
+    for package in (positions, tasks):
+        place = tmp_path / package.__name__.replace(".", "/")
+        monkeypatch.setattr(package, "__path__", [str(place), *package.__path__])
+    monkeypatch.setattr(folders, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(folders, "RECORDS", tmp_path / "results" / "records")
+    monkeypatch.setattr(runner, "start", train_here)
+    monkeypatch.chdir(tmp_path)
+    page, fixed = DOCS["add-a-task.md"], ["trainer=cpu", "logger=none"]
+    assert paper.main(["run", "tab_reverse", "seeds=0", *fixed]) == 0
     assert "toy," in (tmp_path / "results/tables/tab_reverse-smoke.csv").read_text()
     command = blocks("bash", page)[0].partition("#")[0].replace("seeds=0,1", "seeds=0")
-    printed = call(command.removeprefix("tape-exp "))
+    capsys.readouterr()
+    monkeypatch.setattr(runner, "start", None)  # nothing runs again
+    assert paper.main([*command.removeprefix("tape-exp paper ").split(), *fixed]) == 0
     with (tmp_path / "runs/.compare/tables/compare_reverse-smoke.csv").open() as file:
         assert [row["model"] for row in csv.DictReader(file)] == ["rope", "toy"]
     (shown,) = blocks("text", page)
-    head = next(line for line in printed.splitlines() if line.startswith("| model"))
+    printed = capsys.readouterr().out.splitlines()
+    head = next(line for line in printed if line.startswith("| model"))
     cells = [[cell.strip() for cell in line.split("|")] for line in (shown, head)]
     assert cells[0] == [cell for cell in cells[1] if "@" not in cell]
 

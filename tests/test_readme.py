@@ -78,6 +78,7 @@ def conf(conf_with_toys, composed_anew, monkeypatch):
         monkeypatch.setattr(module, "CONF", conf_with_toys)
     for module in (plugins, compose):
         monkeypatch.setattr(module, "packages", lambda: {"my_pe": package})
+    return conf_with_toys
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

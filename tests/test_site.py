@@ -10,10 +10,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from tape_exp.settings.folders import CONF, ROOT
+from tests.processes import sketch
 
 
 class Page(HTMLParser):
@@ -50,6 +52,7 @@ def site(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(Figure, "savefig", sketch)
         config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder))
         config.plugins.on_startup(command="build", dirty=False)
         build(config)

@@ -11,8 +11,9 @@ from tape_exp.paper import runner
 from tape_exp.paper.__main__ import main
 from tape_exp.paper.artifact import load
 from tape_exp.paper.records import read_records
+from tape_exp.paper.view import View
 from tests.conftest import SMALL
-from tests.paper.fakes import addition, record
+from tests.paper.fakes import addition, record, train_here
 
 TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
 TINY += ["task.optim.max_steps=2", "logger=none", "trainer.progress=none", "trainer=cpu"]
@@ -38,14 +39,14 @@ def test_seeds_come_in_turn_and_what_has_a_record_is_left_out():
 
 
 def test_the_ladder_runs_no_more_seeds_than_it_says():
-    every = runner.jobs_of([load("fig_addition_trend")], "ladder", range(6), records=[])
-    titles = [job.title for job in every.values()]
-    assert sum("public_addition rung5" in title for title in titles) == 1
-    assert sum(" tape rung5," in title for title in titles) == 5
-    ladder = [load("fig_addition_trend")]
-    assert len(runner.jobs_of(ladder, "ladder", [0], records=[], only=["* rung12"])) == 5
+    artifact = load("fig_addition_trend")
+    every = View(artifact, "ladder", [])
+    labels = [label for seed in range(6) for label, _ in runner.runs_at(every, seed)]
+    assert sum("public_addition rung5" in label for label in labels) == 1
+    assert labels.count("tape rung5") == 5
+    assert len(runner.jobs_of([artifact], "ladder", [0], records=[], only=["* rung12"])) == 5
     with pytest.raises(ValueError, match="It must fit the name of a run"):
-        runner.jobs_of(ladder, "ladder", [0], only=["nothing"])
+        runner.jobs_of([artifact], "ladder", [0], only=["nothing"])
 
 
 def test_a_run_follows_the_run_that_it_begins_from():
@@ -114,22 +115,22 @@ time.sleep(60)
 
 
 def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, monkeypatch):
+    """One model in a process of its own, the other in this one."""
     monkeypatch.chdir(tmp_path)
-    words = ["compare", "task=arithmetic", "model=rope,nope", *TINY, f"runs={tmp_path}/runs"]
-    assert main([*words, "--cores", "2"]) == 0
+    given = ["compare", "task=arithmetic", *TINY, f"runs={tmp_path}/runs", "metrics=id/exact_match"]
+    assert main([*given, "model=nope", "--cores", "2"]) == 0
+    monkeypatch.setattr(runner, "start", train_here)
+    words = [*given, "model=rope,nope"]
+    assert main(words) == 0
     printed = capsys.readouterr().out
-    assert "| RoPE " in printed
-    assert "| NoPE " in printed
+    assert printed.count("| NoPE ") == 2
+    assert printed.count("| RoPE ") == 1
     own = tmp_path / "runs" / ".compare"
     assert (own / "tables" / "compare_arithmetic-smoke.csv").exists()
-    words_of = [run["words"] for run in read_records(own / "records")]
-    assert sorted(w for each in words_of for w in each if "model=" in w) == [
-        "model=nope",
-        "model=rope",
-    ]
+    assert len(read_records(own / "records")) == 2
     monkeypatch.setattr(runner, "start", None)  # nothing may run again
     assert main(words) == 0
-    assert main([*words, "metrics=test/exact_matc"]) == 2
+    assert main([*words[:-2], words[-1], "metrics=test/exact_matc"]) == 2
     assert "Did you mean 'test/exact_match'" in capsys.readouterr().err
 
 

@@ -85,10 +85,7 @@ def test_printed_denominator_sees_the_future():
     assert (printed(k).sum(-1)[:-1] < 1 - 1e-3).all()
     later = k.clone()
     later[:, -1] += 1
-    assert torch.equal(
-        weights_of(q, later)[:-1],
-        weights[:-1],
-    )
+    assert torch.equal(weights_of(q, later)[:-1], weights[:-1])
     assert (printed(later)[:-1] - printed(k)[:-1]).abs().max() > 1e-3
 
 
