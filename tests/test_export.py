@@ -2,19 +2,32 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import yaml
 
+import tape_exp as te
 from tape_exp import export
-from tape_exp.runs.directory import RunDirectory
+from tests.conftest import SMALL
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of runs with one of TAPE."""
+    runs = tmp_path_factory.mktemp("export") / "runs"
+    words = ["model=tape", "trainer=cpu", "logger=none", f"runs={runs}", *SMALL]
+    words += ["task.train_digits=1", "task.test_digits=2", "task.samples_per_cell=4"]
+    te.train(*words, "task.optim.max_steps=4", quiet=True)
+    return runs
 
 
 @pytest.fixture
-def finished(tiny_run):
-    """A run with TAPE, and its record."""
-    cfg, record = tiny_run("model=tape")
-    return RunDirectory(cfg).path, record
+def finished(trained, tmp_path):
+    """A copy of the run, and its record."""
+    shutil.copytree(trained, tmp_path / "runs")
+    (record,) = tmp_path.glob("runs/*/*/*/*/record.json")
+    return record.parent, json.loads(record.read_text())
 
 
 def test_the_card_has_results_config_and_the_way_to_load_it(finished, tmp_path):

@@ -8,18 +8,7 @@ from scipy import stats
 
 from tape_exp.paper import claims
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.claims import (
-    FLOOR,
-    NO,
-    ORDERED,
-    PRIORITY,
-    REVERSED,
-    UNCLEAR,
-    UNTESTED,
-    YES,
-    Contest,
-    decide,
-)
+from tape_exp.paper.claims import NO, ORDERED, REVERSED, UNCLEAR, UNTESTED, YES, Contest, decide
 from tape_exp.paper.records import read_records
 from tape_exp.paper.statistics import Value, over_seeds
 from tape_exp.paper.verdicts import contests, verdict
@@ -71,7 +60,7 @@ def test_one_rival_ahead_refutes_and_one_missing_leaves_it_open():
 @given(values, values, values, st.booleans())
 def test_a_claim_holds_only_where_a_paired_test_tells_every_rival_apart(ours, one, two, higher):
     holds = decide([contest(ours, one, two, higher=higher)]).holds
-    assert holds in PRIORITY
+    assert holds in claims.PRIORITY
     for rival in (one, two) if holds == YES else ():
         n = min(len(ours), len(rival))
         found = stats.ttest_rel(ours[:n], rival[:n])
@@ -90,10 +79,10 @@ def test_comparisons_that_have_not_run_count_in_the_adjustment():
 def test_a_floor_is_cleared_only_beyond_the_error_of_the_samples():
     few = {seed: Value(30.0, 10.0, 50.0) for seed in range(3)}
     both = {"t": over_seeds(few), "b": over_seeds(few)}
-    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds == FLOOR
+    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds == claims.FLOOR
     many = {seed: Value(30.0 + seed, 28.0, 33.0) for seed in range(3)}
     both = {"t": over_seeds(many), "b": over_seeds(few)}
-    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds != FLOOR
+    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds != claims.FLOOR
 
 
 def test_equal_methods_rarely_differ():

@@ -15,14 +15,8 @@ pytestmark = pytest.mark.skipif(
     not SOURCE.exists(), reason="the paper's source, ../shared/paper/tape.tex, is not here"
 )
 
-METHODS = {
-    "LoRA": "lora",
-    "LongLoRA": "longlora",
-    "Theta Scaling": "theta",
-    "ThetaScaling": "theta",
-    "TAPE (Ours)": "tape",
-}
-NAMES = {**METHODS, "w/o EQ": "tape_no_equivariance"}
+NAMES = {"LoRA": "lora", "LongLoRA": "longlora", "Theta Scaling": "theta", "ThetaScaling": "theta"}
+NAMES |= {"TAPE (Ours)": "tape", "w/o EQ": "tape_no_equivariance"}
 SETS = [
     "qasper",
     "contract_nli",
@@ -32,24 +26,11 @@ SETS = [
     "summ_screen_fd",
     "gov_report",
 ]
-LESSONS = [
-    "mmlu_humanities",
-    "mmlu_social_sciences",
-    "mmlu_stem",
-    "mmlu_other",
-    "arc_challenge",
-    "arc_easy",
-]
+LESSONS = [f"mmlu_{name}" for name in ("humanities", "social_sciences", "stem", "other")]
+LESSONS += ["arc_challenge", "arc_easy"]
 SHIFTS = ["add_tokens", "shift_ids"]
-ABLATIONS = [
-    "rope",
-    "tape_no_attention",
-    "tape_no_feed_forward",
-    "tape",
-    "tape_neither",
-    "tape_no_tensor",
-    "tape_no_equivariance",
-]
+ABLATIONS = ["rope", "tape_no_attention", "tape_no_feed_forward", "tape", "tape_neither"]
+ABLATIONS += ["tape_no_tensor", "tape_no_equivariance"]
 
 
 def ours(name: str) -> dict:
@@ -61,17 +42,11 @@ def table(label: str) -> list[list[str]]:
     """The cells of every row of the paper's table with a number or a layer after its first cell,
     without LaTeX's commands.
     """
-    text = SOURCE.read_text()
-    (found,) = re.findall(
-        rf"\\begin{{table\*?}}(?:(?!\\end{{table).)*\\label{{tab:{label}}}.*?\\end{{table",
-        text,
-        re.DOTALL,
-    )
-    found = re.sub(
-        r"\\(?:textbf|mathbf)\{([^{}]*)\}",
-        r"\1",
-        found.replace(r"\ding{51}", "yes").replace(r"\ding{55}", "no"),
-    )
+    start, end = r"\\begin{table\*?}", r"\\end{table"
+    one = rf"{start}(?:(?!{end}).)*\\label{{tab:{label}}}.*?{end}"
+    (found,) = re.findall(one, SOURCE.read_text(), re.DOTALL)
+    found = found.replace(r"\ding{51}", "yes").replace(r"\ding{55}", "no")
+    found = re.sub(r"\\(?:textbf|mathbf)\{([^{}]*)\}", r"\1", found)
     rows = [[cell.strip() for cell in row.split("&")] for row in found.split(r"\\")]
     kept = [row for row in rows if any(re.match(r"(Layer )?\d", cell) for cell in row[1:])]
     return [[re.split(r"\n|\\midrule|\\toprule", row[0])[-1].strip(), *row[1:]] for row in kept]
@@ -89,49 +64,33 @@ def named(rows: list[list[str]]) -> dict[str, list[float]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("fig_addition", "arithmetic"),
-        ("fig_addition_20", "arithmetic_app"),
-        ("fig_addition_yarn", "yarn"),
-    ],
-)
+ADDITION = {"fig_addition": "arithmetic", "fig_addition_20": "arithmetic_app"}
+
+
+@pytest.mark.parametrize(("name", "label"), [*ADDITION.items(), ("fig_addition_yarn", "yarn")])
 def test_means_of_the_addition_figures_are_those_of_the_captions(name, label):
     text = SOURCE.read_text()
     caption = text[: text.index(rf"\label{{fig:{label}}}")].rsplit(r"\caption", 1)[-1]
     values, order = re.search(
         r"average accuracy.* is ((?:[\d.]+\\%(?:, | and | respectively)*)+) for (.*)", caption
     ).groups()
-    order = (
-        re.sub(r"~?\\citep?\{[^}]*\}", "", order)
-        .replace("our ", "")
-        .replace("TAPE + YaRN", "tape_yarn")
-    )
+    order = re.sub(r"~?\\citep?\{[^}]*\}|our ", "", order).replace("TAPE + YaRN", "tape_yarn")
     models = [word.strip(" .}\n").lower() for word in re.split(r",| and ", order)]
-    told = dict(
-        zip(filter(None, models), map(float, re.findall(r"[\d.]+(?=\\%)", values)), strict=True)
-    )
+    numbers = map(float, re.findall(r"[\d.]+(?=\\%)", values))
+    told = dict(zip(filter(None, models), numbers, strict=True))
     assert ours(name)["values"] == told
-    assert set(told) <= set(artifact.load(name).rows["model"]), (
-        "the artifact runs what the figure shows"
-    )
+    assert told.keys() <= set(artifact.load(name).rows["model"]), "it runs what the figure shows"
 
 
 def test_the_figure_of_other_encodings_repeats_the_papers_mean():
-    assert (
-        ours("fig_addition_contextual")["values"].items() <= ours("fig_addition")["values"].items()
-    )
+    values = ours("fig_addition_contextual")["values"]
+    assert values.items() <= ours("fig_addition")["values"].items()
 
 
 def test_scrolls():
-    scores = ours("tab_scrolls")["scores"]
-    told = {
-        model: dict(zip(SETS, row, strict=True))
-        for model, row in named(table("scrolls")).items()
-        if model in scores
-    }
-    assert {model: row for model, row in scores.items() if model != "nope"} == told
+    scores, rows = dict(ours("tab_scrolls")["scores"]), named(table("scrolls"))
+    del scores["nope"]
+    assert scores == {model: dict(zip(SETS, rows[model], strict=True)) for model in scores}
 
 
 def test_perplexity_after_extension():
@@ -168,29 +127,20 @@ def test_ablations():
 def test_width_of_the_update():
     found, rows = ours("tab_ablation_I"), table("ablation_B")
     assert numbers(rows[0][2:]) == found["lengths"]
-    models = artifact.load("tab_ablation_I").rows["model"]
-    assert found["perplexity"] == {
-        name: numbers(row[2:]) for name, row in zip(models, rows[1:], strict=True)
-    }
-    assert found["added_m"] == {
-        name: float(row[0]) for name, row in zip(models, rows[1:], strict=True)
-    }
+    by_model = dict(zip(artifact.load("tab_ablation_I").rows["model"], rows[1:], strict=True))
+    assert found["perplexity"] == {name: numbers(row[2:]) for name, row in by_model.items()}
+    assert found["added_m"] == {name: float(row[0]) for name, row in by_model.items()}
 
 
 def test_shifts():
-    found, rows = (
-        ours("tab_shift"),
-        [row for row in table("shift") if row[0] in ("RoPE", "TAPE", "w/o EQ")],
-    )
-    head = next(row for row in table("shift") if "Layer 1" in row)
-    layers = len(found["layers"])
-    assert head[1:] == [f"Layer {layer}" for layer in found["layers"] * len(SHIFTS)]
+    found, every = ours("tab_shift"), table("shift")
+    rows = [row for row in every if row[0] in ("RoPE", "TAPE", "w/o EQ")]
+    layers, head = found["layers"], next(row for row in every if "Layer 1" in row)
+    assert head[1:] == [f"Layer {layer}" for layer in layers * len(SHIFTS)]
     for measure, half in (("attention", rows[:3]), ("products", rows[3:])):
         for place, shift in enumerate(SHIFTS):
-            told = {
-                name: values[place * layers : (place + 1) * layers]
-                for name, values in named(half).items()
-            }
+            part = slice(place * len(layers), (place + 1) * len(layers))
+            told = {name: values[part] for name, values in named(half).items()}
             assert found[measure][shift] == told, (measure, shift)
 
 
@@ -204,13 +154,8 @@ def test_benchmarks():
 
 def test_recipes():
     """Batch, steps and learning rate, in the order of the paper's columns."""
-    rows = dict(
-        re.findall(
-            r"^ *(Batch size|Number of iterations|Learning rate) *&(.*)\\\\$",
-            SOURCE.read_text(),
-            re.MULTILINE,
-        )
-    )
+    line = r"^ *(Batch size|Number of iterations|Learning rate) *&(.*)\\\\$"
+    rows = dict(re.findall(line, SOURCE.read_text(), re.MULTILINE))
     batches = [int(cell) for cell in rows["Batch size"].split("&")]
     steps = [1000 * int(cell.strip(" k")) for cell in rows["Number of iterations"].split("&")]
     rates = re.findall(r"(\d) \\times 10\^\{(-\d)\}", rows["Learning rate"])
