@@ -18,6 +18,7 @@ from typing import Any
 import optuna
 from filelock import FileLock, Timeout
 from lightning import Callback, LightningModule, Trainer
+from optuna.distributions import FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -32,7 +33,7 @@ from tape_exp.settings.redact import redact
 from tape_exp.training.faults import TrialPruned
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
-from tape_exp.tune.search import Search, contains
+from tape_exp.tune.search import Search
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -119,12 +120,9 @@ class Trials:
 
     def values(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """The values of a trial, real numbers with the four digits that one would write."""
-        values = {}
-        for key, distribution in self.search.distributions.items():
-            value = trial.params[key]
-            short = float(f"{value:.4g}") if isinstance(value, float) else value
-            values[key] = short if contains(distribution, short) else value
-        return values
+        real = {k for k, d in self.search.distributions.items() if isinstance(d, FloatDistribution)}
+        values = {key: trial.params[key] for key in self.search.space}
+        return {k: float(f"{v:.4g}") if k in real else v for k, v in values.items()}
 
     def records(self, model: str) -> list[dict[str, Any]]:
         """The trials of a model, up to its budget, as search.json has them."""

@@ -5,7 +5,6 @@ from omegaconf import OmegaConf
 
 from tape_exp.settings import folders, naming
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import choice_of_model, display_name, literal, task_title
 from tape_exp.settings.plugins import names_in
 
@@ -36,12 +35,6 @@ def test_a_variant_has_its_own_name_or_that_of_its_file(tmp_path, monkeypatch):
         (tmp_path / "model" / f"{name}.yaml").write_text(text)
     assert [display_name(name) for name in ("mine", "other")] == ["My encoding", "other"]
     naming._name.cache_clear()
-
-
-def test_it_is_no_key_of_the_config():
-    assert "display" not in compose_config(["model=tape"]).model
-    with pytest.raises(ConfigError, match=r"model\.display is not known\."):
-        compose_config(["model.display=Mine"])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import errno
 import io
 import json
-import logging
 import os
 import signal
 import sys
@@ -20,12 +19,10 @@ from PIL import Image
 from tape_exp.runs import checkpoints
 from tape_exp.runs.checkpoints import Checkpoints
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training import module
-from tape_exp.training import run as run_module
 from tape_exp.training.from_config import blank_parts, make_task
 from tape_exp.training.run import run
 from tests.conftest import SMALL, TASKS, knows_digits, on_text
@@ -176,18 +173,6 @@ def test_nodes_that_nobody_starts_are_told_at_once(tiny_run, monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(ConfigError, match=r"trainer\.nodes=2 waits for .*torchrun"):
         tiny_run("model=rope", "trainer.nodes=2")
-
-
-def test_the_log_says_that_an_error_is_a_standard_error(caplog, tmp_path):
-    caplog.set_level(logging.INFO, logger="tape_exp")
-    directory = RunDirectory(compose_config([f"runs={tmp_path}"]))
-    found = Evaluation({"ood/exact_match": 12.5, "ood/exact_match_stderr": 0.25, "ood/other": 3.0})
-    module = SimpleNamespace(validation={"val/loss": 0.004}, evaluation=found)
-    run_module.log_result(directory, module, [])
-    validated, first, second, _ = caplog.messages
-    assert validated.split() == ["val/loss", "4.0e-03"]
-    assert first.split() == ["ood/exact_match", "12.50", "(SE", "0.25)"]
-    assert second.split() == ["ood/other", "3.00"]
 
 
 def test_a_run_whose_output_nobody_can_take_ends_done(tiny_run, monkeypatch, capfd):
