@@ -45,6 +45,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 NUMBERS = {"rope_theta", "rope_linear", "rope_ntk", "alibi_randpe", "fire_randpe", "layers"}
 NUMBERS |= {"tape_i1", "tape_i2", "tape_i8", "tape_i16", "tape_mlp", "tape_scale", "tape_constant"}
 MODELS = sorted({path.stem for path in (CONF / "model").glob("*.yaml")} - NUMBERS)
+QUICK = {"alibi", "fire", "path", "randpe", "rope", "t5", "tape"}  # the models of `make test-fast`
 DIGITS = ARCH.digits  # as in addition: what an encoding that knows digits must be told
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 SMALL = [
@@ -123,6 +124,15 @@ def finish(directory: RunDirectory) -> None:
     """Let a run be done, with a record of its own."""
     directory.path.mkdir(parents=True, exist_ok=True)
     directory.finish(least_record(directory))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what a test over all encodings does with another than the quick ones."""
+    for item in items:
+        case = getattr(item, "callspec", None)
+        values = {str(value) for value in case.params.values()} if case else set()
+        if values & {*MODELS} and not values & QUICK:
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

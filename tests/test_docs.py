@@ -39,6 +39,7 @@ def test_an_encoding_in_fourteen_lines_and_a_task_in_a_few_more():
     assert lines["conf/task/reverse.yaml"] <= 15
 
 
+@pytest.mark.slow
 def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(
     conf,  # noqa: F811
     tmp_path,

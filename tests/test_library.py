@@ -35,6 +35,7 @@ def test_an_import_loads_nothing_else():
         _ = te.lode
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     """With twenty steps instead of those that learn addition, and without windows for pictures."""
     cells = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text())["cells"]
@@ -173,6 +174,7 @@ def test_other_experiments_are_no_seeds_of_the_first():
     assert figure.width > 500
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_and_pictures(loaded):
     table, figure = te.compare(loaded, loaded.record)
     assert figure is None, "of an addition that nobody has learned"
@@ -207,6 +209,7 @@ def test_what_generate_cannot_use_is_named(loaded, options):
         loaded.generate("1+1=", **options)
 
 
+@pytest.mark.slow
 def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path):
     words = [*on_text(text_folder), "trainer=cpu", "trainer.progress=none", "logger=none"]
     words += ["task.optim.max_steps=1", f"runs={tmp_path}"]

@@ -105,6 +105,7 @@ def test_commands_and_modules_exist():
         assert importlib.util.find_spec(line.split()[2]), line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [*commands("python train.py"), *TRAIN])
 def test_train_commands_compose(line, conf):
     words = [word for word in words_of(line) if not word.startswith("hydra")]
@@ -146,6 +147,7 @@ def test_commands_on_artifacts_name_runs(line, conf):
         assert verb in paper.COMMANDS
 
 
+@pytest.mark.slow
 def test_what_readme_prints_has_the_columns_of_its_command(tmp_path, monkeypatch, capsys):
     """The command with one model and step: the numbers are of another machine's longer training."""
     (line,) = re.findall(r"^tape-exp paper compare .*$", README, re.MULTILINE)

@@ -85,6 +85,7 @@ def test_names_and_sets():
         assert compose_config(["model=rope", *entry.words]).task.name
 
 
+@pytest.mark.slow
 def test_a_real_bench_resumes_and_adds_a_model(tmp_path, capsys, monkeypatch):
     words = ["tasks=copy", "rates=0.003", *TINY, f"runs={tmp_path}/runs"]
     words += ["--out", str(tmp_path / "bench")]

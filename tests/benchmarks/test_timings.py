@@ -30,6 +30,7 @@ def test_spread_is_median_and_quartiles():
     assert common.spread([1.0, 2.0, 3.0]) == expected
 
 
+@pytest.mark.slow
 def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
     def scarce(scores, v):
         if scores.biases and scores.q.shape[2] == 16:
@@ -81,6 +82,7 @@ def test_what_is_counted_is_freed():
     assert [output() for output in outputs] == [None]
 
 
+@pytest.mark.slow
 def test_lengths_records_every_figure_and_leaves_out_what_would_take_too_long(
     monkeypatch, tmp_path, capsys
 ):
@@ -129,6 +131,7 @@ def test_the_bare_loop_ends_with_the_weights_of_the_run(tmp_path, monkeypatch):
         assert torch.allclose(value, trained, rtol=1e-4, atol=1e-6), name
 
 
+@pytest.mark.slow
 def test_data_records_every_figure(tmp_path, text_folder, monkeypatch):
     def small(folder, *words):
         text = [word for word in on_text(text_folder) if not word.startswith("cache=")]

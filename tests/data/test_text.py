@@ -144,6 +144,7 @@ def test_wrong_sources_say_what_to_do(make, message, tmp_path):
         read(make(tmp_path))
 
 
+@pytest.mark.slow
 def test_builtin_text_is_split_without_overlap():
     for kind in ("code", "english"):
         text = Text("set", builtin=kind)

@@ -68,6 +68,7 @@ def test_mistakes_are_found_before_anything_is_submitted(words, message, tmp_pat
     assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "read_records", list)
     jobs = runs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
@@ -88,6 +89,7 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
     assert started.cfg.model == base.cfg.model
 
 
+@pytest.mark.slow
 def test_recorded_runs_of_an_artifact_are_done():
     jobs = runs_of(["fig_addition", "scale=smoke", "seeds=0"])
     assert len(jobs) == len(load("fig_addition").rows["model"])

@@ -94,6 +94,7 @@ def test_where_no_sweep_was_submitted(tmp_path, capsys):
     assert f"no sweep was submitted to {tmp_path}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "read_records", list)
     words = ["fig_dp_layers", "seeds=5", f"runs={tmp_path}"]

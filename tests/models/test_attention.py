@@ -81,6 +81,7 @@ def test_sdpa_agrees_with_the_explicit_softmax(options):
         assert (a - b).abs().max() < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", CASES[:6], ids=str)
 def test_flex_agrees_forward_on_a_cpu(options):
     """Its backward pass needs a GPU."""
@@ -108,6 +109,7 @@ def test_the_explicit_softmax_is_attention_written_out():
         assert torch.allclose(scores.probabilities()[1, 2, t, : t + 3], p)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["explicit", "sdpa", "flex"])
 @pytest.mark.parametrize("kinds", ["", "rows distance keys"])
 @pytest.mark.parametrize("T", [9, 2])
@@ -195,6 +197,7 @@ BACKWARD = ("tape", "pope")  # which takes as long again
 PATTERN = "[{name:tape,window:8,sinks:2,qk_norm:true},{name:alibi,window:5,ssmax:true}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*BACKWARD, "fire", "path", "cope", PATTERN])
 def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     """The choice included, which is logged all the same."""
@@ -269,3 +272,10 @@ def test_backends_that_cannot_say_why(monkeypatch):
         assert "from the queries'" in refusal("flash", plain, narrow)
         assert refusal("flash", replace(plain, window=Window(2, 1)), q)
         assert refusal("flash", replace(plain, biases=(Dense(q),)), q)
+
+
+def test_a_window_of_three_shows_a_query_itself_two_before_and_the_sinks():
+    zeros = torch.zeros(1, 1, 6, 4)
+    seen = Scores(zeros, zeros, window=Window(3, sinks=1)).probabilities()[0, 0] > 0
+    rows = ["100000", "110000", "111000", "111100", "101110", "100111"]
+    assert ["".join(str(int(key)) for key in row) for row in seen] == rows

@@ -89,6 +89,7 @@ def test_logits_of_chosen_tokens_are_those_of_all(arch):
         )
 
 
+@pytest.mark.slow
 def test_only_training_is_compiled(arch):
     """Evaluation has many lengths, each of which would be a graph of its own."""
     model, graphs = make_decoder("rope", arch), []

@@ -144,6 +144,7 @@ def test_sampled_text_and_long_continuations_are_refused(decoder, tokenizer):
         harness.loglikelihood(requests("loglikelihood", [("a", " seven words" * 20)]))
 
 
+@pytest.mark.slow
 def test_benchmarks_score_as_under_hflm(decoder, tokenizer, tmp_path):
     """Every metric and standard error of the generated MMLU and ARC, with and without solved
     examples.

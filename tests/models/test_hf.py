@@ -90,6 +90,7 @@ def test_every_shape_reloads_bit_for_bit(name, shape, arch, tmp_path, monkeypatc
     assert difference == 0 if name == "tape" else difference < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_reloads(name, arch, tmp_path):
     """Also what no file holds: ALiBi's slopes."""

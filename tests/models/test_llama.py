@@ -207,6 +207,7 @@ def test_special_tokens_are_those_of_transformers(settings, ids, processor, expe
         assert (told.bos, told.add_bos) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_prompt_begins_as_the_tokenizer_of_the_checkpoint_begins_it(begins, tmp_path):
     saved("llama", tmp_path)
@@ -264,6 +265,7 @@ def test_any_of_several_ends_stops_an_answer_as_in_transformers(tmp_path):
     assert again.generate(ids, max_new_tokens=20, do_sample=False)[0, 20:].tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_token_that_was_added_for_padding_needs_no_embedding(tmp_path):
     theirs(vocab_size=258).save_pretrained(tmp_path)
     folder = add_tokenizer(tmp_path, ("<pad>",))

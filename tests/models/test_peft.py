@@ -171,6 +171,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "message"), REFUSED, ids=str)
 def test_what_cannot_be_adapted_says_why(words, message):
     with pytest.raises(ConfigError, match=message):

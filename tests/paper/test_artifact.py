@@ -30,6 +30,7 @@ def records():
     return read_records()
 
 
+@pytest.mark.slow
 def test_the_committed_tables_and_verdicts_are_those_of_the_committed_records(records):
     judgements = {}
     for artifact, shown, judgement in judged(records):

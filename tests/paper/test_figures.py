@@ -14,6 +14,7 @@ from tape_exp.settings import folders
 from tests.paper.fakes import addition, record, runs
 
 
+@pytest.mark.slow
 def test_every_committed_figure_has_its_artifact_and_every_artifact_its_figures():
     records, stems = read_records(), set()
     for name in names():
@@ -71,6 +72,7 @@ def outside(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_pages_have_every_artifact_and_the_runs_of_ones_own(outside):
     write(outside / "pages")
     assert {*names(), "index", "runs", "bench"} <= {

@@ -52,6 +52,7 @@ def test_scrolls_are_one_file_and_one_task():
     assert keys_of(one)["task"] == "scrolls"
 
 
+@pytest.mark.slow
 def test_the_words_of_a_record_compose_its_config():
     """Of one committed run of each task: what a page shows is what runs it again."""
     of_task = {run["config"]["task"]["name"]: run for run in read_records()}

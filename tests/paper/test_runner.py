@@ -38,6 +38,7 @@ def test_seeds_come_in_turn_and_what_has_a_record_is_left_out():
     ]
 
 
+@pytest.mark.slow
 def test_the_ladder_runs_no_more_seeds_than_it_says():
     artifact = load("fig_addition_trend")
     every = View(artifact, "ladder", [])
@@ -93,6 +94,7 @@ def test_the_mistake_of_a_quiet_run_is_told(jobs, tmp_path):
     assert "no_such_key" in outcome.failed[key]
 
 
+@pytest.mark.slow
 def test_when_the_time_is_over_runs_leave_and_the_rest_is_counted(jobs, monkeypatch, tmp_path):
     told = tmp_path / "told"
     text = f"""
@@ -114,6 +116,7 @@ time.sleep(60)
     assert told.exists()
 
 
+@pytest.mark.slow
 def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, monkeypatch):
     """One model in a process of its own, the other in this one."""
     monkeypatch.chdir(tmp_path)

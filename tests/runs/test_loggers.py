@@ -54,6 +54,7 @@ def written_records(folder: Path) -> list:
     return records
 
 
+@pytest.mark.slow
 def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
     cfg, record = tiny_run("model=rope", "logger=wandb", "logger.tags=[mine]")
     folder = next(RunDirectory(cfg).path.glob("wandb/offline-run-*"))

@@ -92,6 +92,7 @@ def loaded(cfg):
     return make_decoder(cfg, task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "method"), METHODS)
 def test_an_adapted_model_is_evaluated_as_it_was_trained(model, method, shared):
     """What checkpoint=extend loads is the base, unchanged, and what training made of the rest."""
@@ -134,6 +135,7 @@ def forget_the_end(run):
         (run / name).unlink()
 
 
+@pytest.mark.slow
 def test_a_killed_adaptation_goes_on(own):
     """As if it had been killed before its last checkpoint."""
     folder = RunDirectory(own.extend("rope", "lora")[0])
@@ -146,6 +148,7 @@ def test_a_killed_adaptation_goes_on(own):
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_adapters_of_another_base_are_refused(own):
     place = own.base().path
     _, _ = own("model=rope", "task.optim.lr=0.5")
@@ -164,6 +167,7 @@ def rewrite(checkpoint: Path, factor: float) -> None:
     torch.save(content, checkpoint)
 
 
+@pytest.mark.slow
 def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(own):
     """Folder, step and hash are the same: only the weights tell."""
     cfg, record = own.extend("rope", "lora")
@@ -196,6 +200,7 @@ def test_a_base_that_is_gone_is_named(own):
         own("model=rope", "peft=lora", "checkpoint=extend", task="github")
 
 
+@pytest.mark.slow
 def test_other_encodings_go_on_from_a_run_of_rope(shared, tmp_path):
     """With its logits, or without RoPE, or not at all, which a sentence says before any step."""
     base = shared.base()
@@ -246,6 +251,7 @@ def test_other_encodings_go_on_from_a_run_of_rope(shared, tmp_path):
             loaded(shared.config(*EXTEND, *further, task="extend"))
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_what_to_set(shared, tmp_path):
     cfg, _ = shared.extend("rope", "lora")
     folder = RunDirectory(cfg).path
@@ -280,6 +286,7 @@ def test_what_does_not_fit_says_what_to_set(shared, tmp_path):
         shared("model=rope", f"checkpoint={alone}", task="github")
 
 
+@pytest.mark.slow
 def test_a_task_names_the_run_of_the_same_method(own):
     """Of two finished runs of LoRA checkpoint=extend is the one with the same learning rate."""
     paths = [
@@ -290,6 +297,7 @@ def test_a_task_names_the_run_of_the_same_method(own):
     assert starting_weights.find(cfg).parents[1] == paths[1]
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_another_strategy(shared, tmp_path):
     """Begun by one process, gone on by FSDP on two, evaluated by one: losses, adapter and metrics
     of a run that was left alone.
@@ -324,6 +332,7 @@ def test_a_run_resumes_with_another_strategy(shared, tmp_path):
 EXPORTED = {("rope", "lora"): "LlamaForCausalLM", ("tape", "tape"): "TapeExpForCausalLM"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "method"), EXPORTED)
 def test_an_exported_run_is_the_model_that_was_trained(model, method, shared, tmp_path):
     """Merged, in transformers: the logits of the decoder that is evaluated."""
@@ -348,6 +357,7 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, shared, tm
 YARN = ("model.scaling.method=yarn", "model.scaling.factor=2", "peft.interpolation=1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "words"), [("lora", ()), ("theta", ()), ("lora", YARN)])
 def test_an_exported_adapter_is_what_peft_loads(method, words, shared, tmp_path, monkeypatch):
     """By the lines of its own README, onto the exported base: the logits of the trained model."""
@@ -381,6 +391,7 @@ def test_an_exported_adapter_is_what_peft_loads(method, words, shared, tmp_path,
     assert gap < 1e-4
 
 
+@pytest.mark.slow
 def test_export_says_what_is_wrong(shared, tmp_path, capsys, monkeypatch):
     cfg, _ = shared.extend("tape", "tape")
     run, new = str(RunDirectory(cfg).path), str(tmp_path / "new")
@@ -417,6 +428,7 @@ def test_a_foreign_config_reads_nothing_of_this_machine(tmp_path, monkeypatch, c
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     """Its sizes, theta and tokenizer come from its folder, whatever the scale says."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -505,6 +517,7 @@ def test_a_link_to_a_run_has_the_title_of_the_run(tmp_path, monkeypatch):
     assert len(titles) == 1
 
 
+@pytest.mark.slow
 def test_of_several_runs_of_a_task_the_one_on_the_same_text_is_the_base(tmp_path, monkeypatch):
     def found(spec="c4", *words):
         return starting_weights.find(

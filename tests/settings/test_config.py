@@ -56,6 +56,7 @@ def test_a_mistake_is_one_sentence_with_its_key_and_the_nearest_word(words, part
         assert part in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -179,6 +180,7 @@ def test_scales_give_valid_sizes(scale):
     assert task.test_digits == 2 * task.train_digits
 
 
+@pytest.mark.slow
 def test_every_model_can_be_built_on_every_rung():
     assert len(RUNGS) == 4
     models = [compose_config([f"model={model}"]).model for model in [*MODELS, *NUMBERS]]
@@ -202,6 +204,7 @@ RECIPES = {  # table training_recipe of the paper: batch, steps, learning rate
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", RECIPES)
 def test_only_scale_paper_has_the_papers_recipe(task):
     """The other scales have learning rates of their own, all above the paper's."""
@@ -213,6 +216,7 @@ def test_only_scale_paper_has_the_papers_recipe(task):
             assert optim.lr > RECIPES[task][2], scale
 
 
+@pytest.mark.slow
 def test_help_lists_every_choice_and_cfg_the_resolved_values():
     listed = train("--help").stdout.replace(",", " ").split()
     for group in (*GROUPS, "paper"):
@@ -222,6 +226,7 @@ def test_help_lists_every_choice_and_cfg_the_resolved_values():
     assert "${" not in printed
 
 
+@pytest.mark.slow
 def test_mistakes_end_with_status_2_and_one_line(tmp_path):
     for words, part in (
         (["debug=plan", "modle=tape"], "'model'"),
@@ -237,12 +242,14 @@ def test_mistakes_end_with_status_2_and_one_line(tmp_path):
         assert len(failed.stderr.strip().splitlines()) == 1, failed.stderr
 
 
+@pytest.mark.slow
 def test_a_pattern_of_layers_is_a_word_of_the_command():
     planned = train("-m", "model=[rope_window,{name:nope,window:8}]", "seed=0,1", "debug=plan")
     assert planned.returncode == 0, planned.stderr
     assert planned.stdout.count("rope_window+nope on") == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_after_a_job_that_failed(tmp_path):
     words = ["task.arch.layers=1", "task.arch.width=16", "task.optim.max_steps=1", "logger=none"]
     words += ["task.samples_per_cell=1", "task.train_digits=1", "task.test_digits=2"]
@@ -265,6 +272,7 @@ LIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", LIGHT)
 def test_a_command_that_trains_nothing_imports_no_torch(command, tmp_path):
     words, heavy = LIGHT[command]

@@ -78,6 +78,7 @@ def test_what_is_no_encoding_is_refused(site):
         compose_config(["model=soft_window"])
 
 
+@pytest.mark.slow
 def test_the_check_of_a_package_names_it_with_its_version_if_it_has_one(site, capsys):
     put(site, {"conf/model/their_rope.yaml": "# display: Their RoPE\ndefaults: [rope]\n"})
     (site / "theirs" / "encoding.py").write_text(
@@ -89,6 +90,7 @@ def test_the_check_of_a_package_names_it_with_its_version_if_it_has_one(site, ca
     assert display_name("their_rope") == "Their RoPE"
 
 
+@pytest.mark.slow
 def test_a_run_says_which_package_it_had(site):
     example(site)
     record = run(compose_config(SMALL))
@@ -99,6 +101,7 @@ def test_a_run_says_which_package_it_had(site):
     assert len(library.load(folder).attention("1+1=")) == 1
 
 
+@pytest.mark.slow
 def test_the_hash_of_a_package_is_that_of_its_files(site):
     put(site, {"encoding.py": "class Theirs: pass\n"})
     model = {"_target_": "theirs.encoding.Theirs"}

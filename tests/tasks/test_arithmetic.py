@@ -65,6 +65,7 @@ def test_rows_are_true_additions(digits):
         assert row == sorted(row, key=lambda token: token == PAD)
 
 
+@pytest.mark.slow
 def test_lengths_and_digits_are_uniform_and_independent():
     rows = [parse(row) for row in rows_of(4, 40_000, 3)]
     counts = np.zeros((4, 4))
@@ -119,6 +120,7 @@ def greedy(model, prompt: torch.Tensor, limit: int) -> list[int]:
     return tokens[len(prompt) :].tolist()
 
 
+@pytest.mark.slow
 def test_one_forward_pass_equals_greedy_decoding(tmp_path):
     """On a half-trained model, so that right and wrong answers both occur."""
     task = make(train_digits=1, test_digits=2, samples_per_cell=30)

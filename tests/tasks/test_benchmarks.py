@@ -155,6 +155,7 @@ def knowing(task, wrong: str = "none"):
     return model
 
 
+@pytest.mark.slow
 def test_a_model_that_knows_the_answers_gets_them(task):
     found = task.evaluate(knowing(task), silent)
     names = ("mmlu", *SUBJECTS, "arc_challenge", "arc_easy")
@@ -164,6 +165,7 @@ def test_a_model_that_knows_the_answers_gets_them(task):
     assert len(found.metrics) == 2 * len(names)
 
 
+@pytest.mark.slow
 def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
     """One subject of two at chance: the group lies between; errors by the formulas of a mean and of
     a pooled one.
@@ -325,6 +327,7 @@ def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, monkeypatch):  #
         benchmarks.load(["arc_challenge"])
 
 
+@pytest.mark.slow
 def test_two_processes_answer_as_one(tmp_path):
     """Sampled positions included; batches that the processes cannot share evenly."""
     words = [*SIZES, f"cache={tmp_path}/cache", "model=randpe", "task.limit=3"]

@@ -154,6 +154,7 @@ def test_answers_are_greedy_whatever_the_batch(model, text_folder):
         assert task.decode(row[len(ids) :]).strip() == answer
 
 
+@pytest.mark.slow
 def test_two_sharded_processes_ask_the_same(text_folder, tmp_path):
     """FSDP computes where all processes do: an odd number of batches must not leave one waiting."""
     words = ["task=passkey", *on_text(text_folder, "passkey"), "model=tape", "trainer=cpu"]

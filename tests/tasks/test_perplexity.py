@@ -88,6 +88,7 @@ def test_perplexity_is_that_of_one_window_at_a_time(name, mode, stride, text_fol
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
 def test_the_sliding_tasks_have_the_papers_protocol(task):
     windows = compose_config([f"task={task}", "scale=paper"]).task.windows

@@ -74,6 +74,7 @@ def test_what_is_scored_is_what_must_follow(name):
     assert seen == {*lengths, 40}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTS)
 def test_every_row_can_be_drawn(name):
     n, count, uniform = COUNTS[name]
@@ -112,6 +113,7 @@ def test_flip_flops_ignore_as_often_as_they_say():
             assert np.isclose((kinds == kind).mean(), expected, atol=0.01)
 
 
+@pytest.mark.slow
 def test_pairs_are_recalled_with_the_weights_of_zoology():
     for row, _ in texts("mqar", 1, 0, 40, [9]):
         pairs = set(zip(row[:18:2], row[1:18:2], strict=True))

@@ -45,6 +45,7 @@ def test_rows_hold_question_and_answer_and_the_loss_is_on_the_answer(dataset, te
         assert example.closing.strip() in task.tokenizer.decode(inputs.tolist())
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_every_question_is_answered_once_and_scored(text_folder):
     cfg = configured(text_folder, "qasper", "model=tape", "task.rows_per_batch=7")

@@ -133,6 +133,7 @@ def test_random_copy_is_reproducible_and_leaves_the_original_alone(name, arch):
         assert torch.equal(copies[0][key], copies[2][key]) != positional, key
 
 
+@pytest.mark.slow
 def test_task_measures_both_weights_in_both_precisions(text_run):
     """Of layers that are there; without a checkpoint random weights only."""
     text_run("model=tape", steps=2)

@@ -52,6 +52,7 @@ def signal_at(step: int, number: signal.Signals):
     return train_batch
 
 
+@pytest.mark.slow
 def test_a_signal_in_training_saves_its_step_and_asks_for_a_requeue(
     tiny_run, tmp_path, monkeypatch, capsys
 ):
@@ -124,6 +125,7 @@ def test_a_further_process_that_slurm_started_leaves_by_itself(monkeypatch):
             preemption.wait(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["training", "evaluation"])
 def test_two_processes_leave_together(moment, tmp_path):
     """The first alone gets the signal; status 85, nobody is left behind, and the run goes on to its
@@ -179,6 +181,7 @@ def test_debug_clears_the_directory_but_not_its_lock(tiny_run):
     assert (RunDirectory(cfg).path / ".lock").stat().st_ino == held
 
 
+@pytest.mark.slow
 def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     """RLIMIT_FSIZE below the size of a checkpoint; then there is room again.
 
@@ -246,6 +249,7 @@ def assert_survived(subjects):
     assert all(fault["as_expected"] for subject in subjects for fault in subject.faults)
 
 
+@pytest.mark.slow
 def test_a_short_soak_is_survived(tmp_path, monkeypatch, forked):
     """In as many runs as the kills take: on a busy machine one may end before the last of them."""
     monkeypatch.setattr(soak, "CASES", [f"{soak.CASES[0]} task.optim.max_steps=60"])

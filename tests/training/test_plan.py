@@ -113,6 +113,7 @@ def test_activations_are_close_to_what_autograd_keeps_on_a_cpu(model, precision,
     assert plan.memory["activations"] == pytest.approx(kept - weights, rel=0.45)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", conftest.TASKS)
 def test_every_task_can_be_planned_before_anything_exists(task, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

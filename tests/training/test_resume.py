@@ -32,6 +32,7 @@ def assert_same_curve(resumed, undisturbed) -> None:
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_micro_batches_may_change_at_any_step(tiny_run, tmp_path, monkeypatch):
     """Stops follow one another at once, are within an interval of validation and at its end."""
     words = ["model=rope", "trainer.validate_every=5", "trainer.checkpoint_every=1000"]
@@ -52,6 +53,7 @@ def stopping(*words: str) -> None:
     script(*words)
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_may_change(tmp_path, monkeypatch, sketched):
     """One, two, one and two, with other micro-batches too; positions are sampled. Losses and
     metrics are those of one process.
@@ -76,6 +78,7 @@ def test_the_number_of_processes_may_change(tmp_path, monkeypatch, sketched):
     assert again.record()["metrics"] == pytest.approx(undisturbed["metrics"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_stops_the_others_and_the_run_goes_on_bit_for_bit(tmp_path, text_folder):
     """SIGKILL of the second process: FAILED names it. The same command gives the losses of a run
     that was left alone, each step once.

@@ -42,6 +42,7 @@ RUNS = [("tape", task) for task in TASKS]
 RUNS += [("alibi", "retrieval_training"), ("abacus", "arithmetic")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "task"), RUNS)
 def test_every_task_runs(model, task, tmp_path, text_folder, request):
     """One training step and one evaluation batch; with TAPE, pictures too."""
@@ -63,6 +64,7 @@ def test_every_task_runs(model, task, tmp_path, text_folder, request):
     assert all((min(picture.size) > 100) is drawn for picture in pictures)
 
 
+@pytest.mark.slow
 def test_an_encoding_that_must_know_digits_is_refused_where_there_are_none():
     with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic"):
         blank_parts(compose_config(["model=abacus", "task=c4"]))
@@ -75,6 +77,7 @@ def test_processes_that_go_on_from_different_steps_are_refused(tmp_path, monkeyp
         saving.on_train_start(SimpleNamespace(global_step=0), None)
 
 
+@pytest.mark.slow
 def test_processes_count_the_tokens_of_a_step_once(tiny_run, monkeypatch):
     """Not before each of its micro-batches, where a GPU would wait for the slowest."""
     counted = []
@@ -88,6 +91,7 @@ def test_processes_count_the_tokens_of_a_step_once(tiny_run, monkeypatch):
     assert len(counted) == 3
 
 
+@pytest.mark.slow
 def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monkeypatch):
     """Of a layer that samples its positions anew in every step; graphs are not made into kernels
     here, which takes a minute.
@@ -107,6 +111,7 @@ def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monke
     assert "explicit" in backends[0][0]
 
 
+@pytest.mark.slow
 def test_a_record_holds_what_tables_need_and_is_not_made_again(tiny_run, capsys):
     cfg, record = tiny_run("model=fire", "seed=3")
     directory = RunDirectory(cfg)
@@ -131,12 +136,14 @@ def test_a_record_holds_what_tables_need_and_is_not_made_again(tiny_run, capsys)
     assert directory.metrics.read_text() == before
 
 
+@pytest.mark.slow
 def test_overfit_sees_one_batch_and_learns_it(tiny_run):
     cfg, _ = tiny_run("debug=overfit", "model=rope", "debug.max_steps=60", "task.optim.lr=1e-2")
     losses = losses_of(RunDirectory(cfg).path)
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profiler", ["simple", "pytorch"])
 def test_profiler_leaves_its_report(tiny_run, profiler):
     words = ["debug=profiler", f"debug.profiler={profiler}", "debug.max_steps=3", "model=rope"]
@@ -144,6 +151,7 @@ def test_profiler_leaves_its_report(tiny_run, profiler):
     assert [p for p in RunDirectory(cfg).artifacts.iterdir() if "profile" in p.name]
 
 
+@pytest.mark.slow
 def test_failed_run_ends_with_one_sentence_and_exit_code_1(tmp_path):
     words = ["model=rope", "trainer=cpu", "logger=none", *TINY, f"runs={tmp_path}"]
     failed = train(*words, "task.optim.lr=1000", "task.optim.weight_decay=1e30")
@@ -157,6 +165,7 @@ def test_failed_run_ends_with_one_sentence_and_exit_code_1(tmp_path):
     assert not traceback.with_name("DONE").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_sweep_with_130_and_no_traceback(tmp_path):
     words = ["trainer=cpu", "logger=none", *TINY, f"runs={tmp_path}", "task.optim.max_steps=100000"]
     running = Command("-m", *words, "seed=0,1")
@@ -175,6 +184,7 @@ def test_nodes_that_nobody_starts_are_told_at_once(tiny_run, monkeypatch):
         tiny_run("model=rope", "trainer.nodes=2")
 
 
+@pytest.mark.slow
 def test_a_run_whose_output_nobody_can_take_ends_done(tiny_run, monkeypatch, capfd):
     class Lost(io.StringIO):
         def write(self, text: str) -> int:
