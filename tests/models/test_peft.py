@@ -16,6 +16,7 @@ from tape_exp.models.layers import kinds_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tests.conftest import make_decoder
 
@@ -182,3 +183,11 @@ def test_a_row_that_does_not_divide_into_groups():
     q = torch.zeros(1, 20, 2, 4)
     with pytest.raises(ConfigError, match=r"task\.train_length=20 .* task\.train_length=16 does"):
         peft.shifted_sparse(q, q, q, 8)
+
+
+def test_every_method_interpolates_positions_and_theta_scaling_trains_what_lora_does():
+    names = {path.stem for path in (CONF / "peft").glob("*.yaml")} - {"none", "drope"}
+    methods = {name: compose_config(["task=extend", f"peft={name}"]).peft for name in names}
+    assert {peft.interpolation for peft in methods.values()} == {2.0}
+    lora, theta = methods["lora"], methods["theta"]
+    assert (theta.lora, theta.train, theta.theta) == (lora.lora, lora.train, 1e6)

@@ -17,10 +17,12 @@ from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.t5 import T5
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder, make_position, model_of
+from tape_exp.tasks.arithmetic import row_length
+from tests.conftest import MODELS, bias_of, make_decoder, make_position, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -309,3 +311,28 @@ def test_each_key_head_has_one_rotation_so_that_a_cache_stays_small():
         width = 16 if name == "pope" else 8
         assert cache._buffers[0, "k"].shape == (2, 24, 1, width)
         assert cache._buffers[0, "v"].shape == (2, 24, 1, 8)
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+def of_tokens(length: int) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and x of a row, which no bias by distance reads."""
+    heads = torch.zeros(1, length, 4, 8)
+    return heads, heads, torch.zeros(1, length, 32)
+
+
+def test_xpos_has_the_scale_base_of_its_own_paper(arch):
+    assert make_position("xpos", arch).scale_base == 512
+
+
+def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
+    """Within it the bias depends on the distance alone: every diagonal has one value."""
+    encoding, T = make_position("fire", arch), row_length(80)
+    encoding.init_weights(generator())
+    assert compose_config(["scale=paper"]).task.test_digits == 80
+    assert T == 244 < encoding.threshold * encoding.threshold_factor.item() == 512
+    bias = bias_of(encoding, *of_tokens(T))[0, 0].detach()
+    for distance in (1, 100, 200):
+        assert bias.diagonal(-distance).max() - bias.diagonal(-distance).min() < 1e-6

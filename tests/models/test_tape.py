@@ -16,6 +16,7 @@ from tape_exp.models.positions.base import Tokens
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.paper.records import reported
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position
 
@@ -192,3 +193,77 @@ def test_without_attention_the_update_scales_positions_and_cannot_turn_them(atte
     assert (beyond > 0.1) == turns
     assert (beyond < 1e-5) == (not turns)
     assert (states[-1].abs() / states[0].abs() - 1).abs().max() > 0.1
+
+
+def test_no_position_reaches_the_logits_of_the_public_code_for_addition(arch):
+    """Whatever its parameters are; TAPE's logits change under the same change of positions."""
+    shuffled = torch.randperm(24, generator=torch.Generator().manual_seed(3))[None]
+    changes = {}
+    for name in ("tape_public_addition", "tape"):
+        model = make_decoder(name, arch)
+        randomise(model)
+        changes[name] = (model(TOKENS) - model(TOKENS, positions_BT=shuffled)).abs().max()
+    assert changes["tape_public_addition"] == 0
+    assert changes["tape"] > 1e-2
+
+
+PAPER = Arch(layers=12, width=768, heads=12, ffn=3072)
+
+
+def test_without_tensors_each_pair_starts_weighted_by_a_cosine(arch):
+    """Σ_m (q_m·k_m) cos θ_m(i - j) / √d, and nothing else, at step 0."""
+    encoding = TensorTAPE(arch, L=1, R=4)
+    positions = torch.arange(6, dtype=torch.float64)
+    q, k = torch.randn(
+        2, 1, 6, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    theta = 10_000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    cosines = torch.cos(theta * (positions[:, None, None] - positions[:, None]))
+    dots = torch.einsum("bthcm,bshcm->bhtsm", q.unflatten(-1, (2, -1)), k.unflatten(-1, (2, -1)))
+    expected = (dots * cosines).sum(-1) / 8**0.5
+    assert (
+        logits_of(encoding, encoding.start(positions[None]), q, k) - expected
+    ).abs().max() < 1e-12
+
+
+def test_scalar_blocks_depend_on_absolute_positions_from_the_first_step(arch):
+    """Logits of step 0, of the size that RoPE's have, move with a shift that leaves every other
+    layout's alone.
+    """
+    q, k = torch.randn(
+        2, 1, 24, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    positions = torch.arange(24, dtype=torch.float64)[None]
+    moved, size = [], []
+    for layout in LAYOUTS:
+        encoding = TensorTAPE(arch, **layout)
+        before, after = (logits_of(encoding, encoding.start(positions + by), q, k) for by in (0, 3))
+        moved.append((after - before).abs().max().item())
+        size.append(before.std().item())
+    assert max(moved[:2]) < 1e-12
+    assert moved[2] > 1
+    assert size[2] == pytest.approx(size[0], rel=0.1)
+
+
+def added_by_tape() -> float:
+    """Parameters of the paper's table flops, in units of 2^20."""
+    counts = reported()["tab_flops"]["parameters_m"]
+    return counts["tape"] - counts["rope"]
+
+
+def test_only_maps_over_heads_fit_the_papers_count():
+    """W1 and W2 of H × I fit; of ML × I or HML × I they do not."""
+    inner, blocks = 4 * PAPER.heads, PAPER.head_dim  # M L: blocks of two channels, L = 2
+    sizes = {
+        rows: PAPER.layers * (2 * rows * inner + inner * PAPER.width) / 2**20
+        for rows in (PAPER.heads, blocks, PAPER.heads * blocks)
+    }
+    assert [n for n, x in sizes.items() if abs(x - added_by_tape()) < 0.01] == [PAPER.heads]
+
+
+def test_the_papers_count_has_no_room_for_a_second_layer_of_psi():
+    """ψ as one map fits, with another I × I not."""
+    encoding = make_position("tape", PAPER)
+    one = 12 * sum(p.numel() for p in encoding.parameters()) / 2**20
+    assert one == pytest.approx(added_by_tape(), abs=0.01)  # each of the two is rounded to 0.01
+    assert one + 12 * encoding.update_net.wx.shape[0] ** 2 / 2**20 > added_by_tape() + 0.01

@@ -111,3 +111,16 @@ def test_first_layer_sees_the_initial_state_and_the_second_an_updated_one(arch):
 def test_unknown_layer(arch):
     with pytest.raises(ValueError, match="there is no layer 3: the layers are 1 … 2"):
         trace(make_decoder("rope", arch), TOKENS, [1, 3])
+
+
+@pytest.mark.parametrize("name", ["rope", "tape", "fire", "tape_fourier"])
+def test_under_bf16_autocast_positions_stay_fp32(name, arch):
+    model = random_decoder(name, arch)
+    full = trace(model, TOKENS)
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        half = trace(model, TOKENS)
+    assert half[2].attention.dtype == torch.float32
+    assert (half[1].attention - full[1].attention).abs().max() < 0.05
+    if full[1].products is not None:
+        assert torch.equal(half[1].products, full[1].products)
+        assert half[2].products.dtype == torch.float32
