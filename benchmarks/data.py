@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,8 @@ def evaluation(folder: Path, times: int = 9) -> dict[str, Any]:
         starts = window_batches(tokens, windows, length)
         batches = [window_batch(tokens, windows, length, one)["inputs"] for one in starts]
 
-        def whole(windows: Windows = windows, length: int = length) -> None:
-            score(model, tokens, windows, length, "", lambda items, _: items)
-
-        def bare(batches: list[torch.Tensor] = batches) -> None:
-            for batch in batches:
-                model(batch)
-
+        whole = partial(score, model, tokens, windows, length, "", lambda items, _: items)
+        bare = partial(lambda batches: [model(batch) for batch in batches], batches)
         with torch.inference_mode():
             pairs = [(seconds(bare), seconds(whole)) for _ in range(times + 1)][1:]
         ratios[str(length)] = spread([forward / all_of_it for forward, all_of_it in pairs])

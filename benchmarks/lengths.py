@@ -3,8 +3,7 @@
 ``python -m benchmarks.lengths`` times a training step of one middle layer: forward and backward of
 attention, SwiGLU and the update of the state, without an optimizer. What is kept for the backward
 pass is counted in bytes. On logarithmic axes the slope over the last lengths is the exponent of the
-cost. Beside it is that of the matrix products of the same step with explicit attention over all
-pairs, counted and not run; a layer's linear part is in all of them.
+cost, to which the layer's linear part belongs.
 """
 
 import math
@@ -16,8 +15,6 @@ from typing import Any
 import torch
 from tabulate import tabulate
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.common import DIGITS, ENCODINGS, encoding, parser, write_record
 from benchmarks.speed import kept_bytes
@@ -82,11 +79,11 @@ def measured(T: int, earlier: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def layers_of(name: str, T: int, backend: str = "auto") -> Decoder:
+def layers_of(name: str, T: int) -> Decoder:
     """A decoder of two layers; the first hands on a state."""
     sizes = (2, WIDTH, HEADS, INNER)
     arch = Arch(*sizes, vocab=16, max_length=T, train_length=T, digits=DIGITS)
-    return Decoder(arch, encoding(name), backend=backend)
+    return Decoder(arch, encoding(name))
 
 
 class Step:
@@ -127,7 +124,6 @@ def slopes(name: str, rows: Sequence[Row]) -> Row:
     columns: dict[str, list[float]] = {
         "ms": [row["ms"] for row in own],
         "activation_bytes": [row["activation_bytes"] for row in own],
-        "counted_flops": [counted_flops(name, T) for T in lengths],
     }
     exponents = {key: slope(lengths, values) for key, values in columns.items()}
     return {"encoding": name, "lengths": lengths, **exponents}
@@ -141,24 +137,16 @@ def slope(lengths: Sequence[int], values: Sequence[float]) -> float | None:
     return round(statistics.linear_regression(*logs).slope, 3)
 
 
-def counted_flops(name: str, T: int) -> int:
-    """Of the matrix products of a step, which is not run. PyTorch counts no triangular solves."""
-    decoder = layers_of(name, T, "explicit")
-    with FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
-        Step(decoder, T).run()
-    return counter.get_total_flops()
-
-
 def table(record: dict[str, Any]) -> str:
     """In Markdown: the exponents, and time and memory at the last length."""
-    head = ["", "tokens", "ms", "MiB kept", "time ∝ T^", "memory ∝ T^", "counted products ∝ T^"]
+    head = ["", "tokens", "ms", "MiB kept", "time ∝ T^", "memory ∝ T^"]
     lines = []
     for exponents in record["slopes"]:
         own = [row for row in record["rows"] if row["encoding"] == exponents["encoding"]]
         row = [row for row in own if "ms" in row][-1]
         cells = [row["encoding"], str(row["T"]), f"{row['ms']:.0f}"]
         cells.append(f"{row['activation_bytes'] / 2**20:.0f}")
-        for key in ("ms", "activation_bytes", "counted_flops"):
+        for key in ("ms", "activation_bytes"):
             cells.append("–" if exponents[key] is None else f"{exponents[key]:.2f}")
         lines.append(cells)
     return tabulate(lines, head, tablefmt="github", disable_numparse=True)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks import common
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import Kinds
@@ -33,7 +34,10 @@ def round_robin(
     the last call is overwritten before the next.
     """
     on_gpu = device.type == "cuda"
-    timed, often = timed_on_gpu(device) if on_gpu else timed_on_cpu, {}
+    timed, often = (
+        timed_on_gpu(device) if on_gpu else lambda case, _: 1e3 * common.seconds(case),
+        {},
+    )
     for name, case in cases.items():
         case()
         often[name] = min(max(round(LONG_ENOUGH / timed(case, 1)), 1), MOST_CALLS) if on_gpu else 1
@@ -46,15 +50,12 @@ def round_robin(
 
 
 def timed_on_cpu(case: Callable[[], Any], calls: int) -> float:
-    """Milliseconds of a call, the mean of several."""
-    began = time.perf_counter()
-    for _ in range(calls):
-        case()
-    return 1e3 * (time.perf_counter() - began) / calls
+    """Milliseconds of one call."""
+    return 1e3 * common.seconds(case)
 
 
 def timed_on_gpu(device: torch.device) -> Callable[[Callable[[], Any], int], float]:
-    """As :func:`timed_on_cpu`, of what the GPU does."""
+    """The mean milliseconds of several calls, of what the GPU does."""
     l2 = torch.empty(L2_BYTES, dtype=torch.int8, device=device)
 
     def timed(case: Callable[[], Any], calls: int) -> float:

@@ -61,14 +61,6 @@ def test_a_slope_is_the_exponent():
     assert lengths.slope((256, 512), [1.0, 2.0]) is None
 
 
-def test_products_are_counted_as_the_model_counts_them():
-    """Those of a layer and of explicit attention over all pairs, once forward, twice backward."""
-    T = 32
-    decoder = lengths.layers_of("rope", T)
-    matrices = sum(p.numel() for p in decoder.blocks()[0].parameters() if p.ndim == 2)
-    assert lengths.counted_flops("rope", T) == 3 * (2 * T * matrices + 4 * T**2 * lengths.WIDTH)
-
-
 def test_what_is_counted_is_freed():
     """An operation that keeps its own output, such as exp, and the output refer to each other."""
     outputs = []
@@ -107,7 +99,6 @@ def test_lengths_records_every_figure_and_leaves_out_what_would_take_too_long(
     assert (rope["lengths"], path["lengths"]) == ([16, 32, 64], [8, 16, 32])
     assert rope["ms"] == pytest.approx(1)
     assert path["ms"] == pytest.approx(2)
-    assert 1 < rope["counted_flops"] < path["counted_flops"] < 2.2
 
 
 def test_the_table_of_lengths_is_on_its_page():
