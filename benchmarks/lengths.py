@@ -9,7 +9,7 @@ cost, to which the layer's linear part belongs.
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from tabulate import tabulate
 from torch import Tensor
 
 from benchmarks.common import DIGITS, ENCODINGS, encoding, parser, write_record
-from benchmarks.speed import kept_bytes
 from benchmarks.timing import Row, round_robin
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
@@ -115,6 +114,22 @@ class Step:
         self.x.grad = None
         if self.state is not None:
             self.state.grad = None
+
+
+def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
+    """Bytes that ``forward`` keeps for its backward, each storage once, none of the module's."""
+    own = {p.untyped_storage().data_ptr() for p in (*module.parameters(), *module.buffers())}
+    kept: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x.detach()  # an operation that kept its own output would never be freed
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        forward()
+    return sum(kept.values())
 
 
 def slopes(name: str, rows: Sequence[Row]) -> Row:

@@ -22,10 +22,9 @@ from torch import Tensor
 from benchmarks.common import DEVICE, encoding, parser, seconds, write_record
 from benchmarks.timing import Row, round_robin, step_case, summary
 from tape_exp.machine.hardware import machine_name, peak_flops
-from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.generation import generate
 from tape_exp.models.layers import Kinds
 from tape_exp.models.positions.base import Tokens
 from tape_exp.models.positions.rope import RoPE
@@ -141,8 +140,6 @@ def steps(
         row["tokens_per_second"] = round(1e3 * shapes.batch * T / row["ms"], 1)
         if peak := peak_flops(device):
             row["mfu"] = round(row["tokens_per_second"] * flops / peak, 4)
-        if not (compiled or rival):
-            row["activation_bytes"] = activation_bytes(shapes, T, device, case)
         yield row
 
 
@@ -210,34 +207,10 @@ def core_case(
     return once
 
 
-def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) -> int:
-    """Bytes that a forward pass keeps for its backward, each storage once, without parameters."""
-    model = Decoder(shapes.arch, encoding(name)).to(device)
-    tokens = torch.zeros(shapes.batch, T, dtype=torch.long, device=device)
-    with torch.autocast(device.type, shapes.dtype, enabled=shapes.dtype != torch.float32):
-        return kept_bytes(model, lambda: model(tokens, sampler=RowSampler(0)).square().mean())
-
-
-def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
-    """Bytes that ``forward`` keeps for its backward, each storage once, none of the module's."""
-    own = {p.untyped_storage().data_ptr() for p in (*module.parameters(), *module.buffers())}
-    kept: dict[int, int] = {}
-
-    def pack(x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return x.detach()  # an operation that kept its own output would never be freed
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        forward()
-    return sum(kept.values())
-
-
 def decoding(
     device: torch.device, rows: int = 64, prompt: int = 512, new: int = 128
 ) -> Iterator[Row]:
-    """``new`` tokens with and without the cache, and the cost of a token against the context."""
+    """``new`` tokens with the cache, and without it ``new`` times the tokens at half of them."""
     arch = Arch(3, 96, 4, 256, vocab=1000, max_length=8192, train_length=8192)
     for name in ("rope", "tape", "alibi"):
         model = Decoder(arch, encoding(name)).to(device).eval()
@@ -247,17 +220,9 @@ def decoding(
         middle = partial(model, tokens[:, : prompt + new // 2], last_only=True)
         with torch.inference_mode():
             uncached = new * statistics.median(seconds(middle) for _ in range(5))
-            per_token = {}
-            for context in (256, 512, 1024, 2048, 4096):
-                cache = new_cache(model, context + 16, None, 4)
-                start, one = tokens.new_zeros(4, context), tokens.new_zeros(4, 1)
-                model(start, cache=cache, last_only=True)
-                spent = [seconds(partial(model, one, cache=cache)) for _ in range(16)]
-                per_token[context] = round(1e3 * statistics.median(spent), 3)
         row: Row = {"encoding": name, "rows": rows, "prompt": prompt, "new_tokens": new}
         row |= {"cached_s": round(cached, 3), "uncached_s": round(uncached, 3)}
-        row |= {"uncached_from": f"the middle length times {new}"}
-        yield row | {"speedup": round(uncached / cached, 2), "ms_per_token_by_context": per_token}
+        yield row | {"speedup": round(uncached / cached, 2)}
 
 
 class SeparateTAPE(TAPE):

@@ -1,9 +1,8 @@
 """The soak: small runs are broken at random moments, and must end as undisturbed ones do.
 
-They are killed by SIGKILL in training, while a checkpoint is written and in the evaluation; are
-told to leave by SIGUSR1 and SIGTERM; and find their newest checkpoint damaged. The same command is
-given until they are DONE. A run has survived when metrics, curve and last checkpoint equal those of
-an undisturbed run bit for bit.
+They are killed in training, while a checkpoint is written and in the evaluation; told to leave by
+SIGUSR1 and SIGTERM; and find their newest checkpoint damaged. The same command is given until they
+are DONE. Metrics, curve and last checkpoint must equal those of an undisturbed run bit for bit.
 """
 
 import os

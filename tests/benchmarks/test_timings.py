@@ -70,7 +70,7 @@ def test_what_is_counted_is_freed():
         outputs.append(weakref.ref(y))
         return y
 
-    assert speed.kept_bytes(torch.nn.Module(), forward) == 2 * 4
+    assert lengths.kept_bytes(torch.nn.Module(), forward) == 2 * 4
     assert [output() for output in outputs] == [None]
 
 
