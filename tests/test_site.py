@@ -10,12 +10,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
-from matplotlib.figure import Figure
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
+from tape_exp import report
+from tape_exp.machine.files import write_atomically
 from tape_exp.settings.folders import CONF, ROOT
-from tests.processes import sketch
 
 
 class Page(HTMLParser):
@@ -39,6 +39,12 @@ class Page(HTMLParser):
         self.loads += [found[key] for key in ("src", "srcset", "data", "poster") if key in found]
 
 
+def sketch(path):
+    """In place of a figure, which tests of artifacts draw."""
+    write_atomically(path, "<svg/>")
+    return path
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of the site, built where nothing outside this machine can be reached; `strict`
@@ -52,7 +58,7 @@ def site(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(socket.socket, "connect", refuse)
-        patch.setattr(Figure, "savefig", sketch)
+        patch.setattr(report, "figures", lambda view: [("", sketch)])
         config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder))
         config.plugins.on_startup(command="build", dirty=False)
         build(config)
