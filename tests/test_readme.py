@@ -131,7 +131,7 @@ def test_sweeps_name_runs(line, conf):
     if any("=" not in word for word in words):
         assert of_artifacts([word for word in words if not word.startswith("slurm.")])[0]
     elif words:  # without words: every sweep
-        assert grid.jobs_of([word.split(",")[0] for word in words])
+        assert grid.runs_of([word.split(",")[0] for word in words])
 
 
 @pytest.mark.parametrize("line", PAPER)

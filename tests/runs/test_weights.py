@@ -558,9 +558,10 @@ def test_a_run_is_warned_of_weights_of_other_positions(trained, name, word, tmp_
     checkpoint.parent.mkdir()
     decoder = conftest.make_decoder(name, arch)
     torch.save({"state_dict": conftest.make_decoder("nope", arch).state_dict()}, checkpoint)
-    config = f"model: {{name: other, _target_: tape_exp.models.positions.{trained}}}\n"
-    (tmp_path / "config.yaml").write_text(config + "peft: {name: none}\n")
     cfg = compose_config(["task=arithmetic", f"model={name}"])
+    model = f"model: {{name: other, _target_: tape_exp.models.positions.{trained}}}"
+    run = {**cfg, **OmegaConf.create(model)}
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(run)))
     loading.load_and_adapt(decoder, cfg, checkpoint, None, True)
     assert bool(caplog.text) == bool(word)
     assert word in caplog.text
