@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def smoke(folder: Path, *words: str) -> Any:
     """The config of pre-training at scale smoke, with everything it writes below ``folder``."""
-    fixed = ["task=c4", "model=rope", "logger=none", "trainer.progress=none"]
+    fixed = ["task=c4", "model=rope", "logger=none"]
     return compose_config([*fixed, f"runs={folder}/runs", f"cache={folder}/cache", *words])
 
 

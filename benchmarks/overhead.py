@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def smoke(folder: Path, task: str, rounds: int, *words: str, model: str = "rope") -> DictConfig:
     """The config at scale smoke, a round longer than ``rounds``, all written below ``folder``."""
-    fixed = [f"task={task}", f"model={model}", "logger.mode=offline", "trainer.progress=lines"]
+    fixed = [f"task={task}", f"model={model}", "logger.mode=offline"]
     fixed += [f"runs={folder}/runs", f"cache={folder}/cache"]
     cfg = compose_config([*fixed, "debug=one_batch", "debug.max_steps=null", *words])
     cfg.task.optim.max_steps = cfg.trainer.log_every * (rounds + 1)

@@ -124,7 +124,7 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     training, device = decoder.training, decoder.head.weight.device
     on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
     with torch.no_grad():
-        found = task.evaluate(on_device, partial(track, "auto"))
+        found = task.evaluate(on_device, track)
     decoder.train(training)
     return {**facts, "metrics": found.metrics, **found.for_record()}
 

@@ -241,7 +241,6 @@ def tiny_run(tmp_path: Path, sketched):
     def call(*overrides: str, steps: int = 4):
         fixed = [
             "trainer=cpu",
-            "trainer.progress=none",
             "trainer.log_every=1",
             f"runs={tmp_path}/runs",
             *SMALL,
@@ -268,7 +267,6 @@ def text_run(tmp_path, text_folder, sketched):
             f"task={task}",
             *on_text(text_folder, task),
             "trainer=cpu",
-            "trainer.progress=none",
             "logger=none",
         ]
         words += [f"runs={tmp_path}/runs", "trainer.log_every=1"]

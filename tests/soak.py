@@ -34,8 +34,7 @@ PATIENCE = 900.0  # seconds for one process
 
 SMALL = (
     "task.arch.layers=2 task.arch.width=64 task.arch.heads=2 task.arch.ffn=96 trainer=cpu "
-    "logger=none trainer.log_every=1 trainer.checkpoint_every=5 trainer.validate_every=10 "
-    "trainer.progress=none"
+    "logger=none trainer.log_every=1 trainer.checkpoint_every=5 trainer.validate_every=10"
 )
 ADDITION = (
     "task=arithmetic task.optim.batch=32 task.optim.max_steps=120 task.train_digits=3 "

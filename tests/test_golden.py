@@ -99,7 +99,7 @@ def test_a_run_in_micro_batches_has_the_same_losses(case, text_folder, tmp_path,
         def on_fit_start(self, trainer, module):
             perturb(module)
 
-    words = ["trainer.micro_batch=4", "trainer.log_every=1", "trainer.progress=none"]
+    words = ["trainer.micro_batch=4", "trainer.log_every=1"]
     cfg = config(case, text_folder, *words, "logger=none", f"runs={tmp_path}")
     run(cfg, [Perturbed()])
     rows = [row for row in read_metrics(RunDirectory(cfg).metrics) if "train/loss" in row]

@@ -74,7 +74,7 @@ STEPS = ("task.optim.max_steps=3", "task.optim.batch=64")
 def loaded(tmp_path_factory):
     """A small model of addition of one digit that is trained for a moment."""
     folder = tmp_path_factory.mktemp("library")
-    words = ["trainer=cpu", "trainer.progress=none", "logger=none", f"runs={folder}", *SMALL]
+    words = ["trainer=cpu", "logger=none", f"runs={folder}", *SMALL]
     words += ["task.train_digits=1", "task.test_digits=2", "task.samples_per_cell=4"]
     with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
         run = te.train("model=tape", *words, *STEPS, quiet=True)
@@ -211,7 +211,7 @@ def test_what_generate_cannot_use_is_named(loaded, options):
 
 @pytest.mark.slow
 def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path):
-    words = [*on_text(text_folder), "trainer=cpu", "trainer.progress=none", "logger=none"]
+    words = [*on_text(text_folder), "trainer=cpu", "logger=none"]
     words += ["task.optim.max_steps=1", f"runs={tmp_path}"]
     run = te.train("model=alibi", "task=c4", *words)
     with pytest.raises(ConfigError, match=r"alibi has no position state; .* where it looks"):

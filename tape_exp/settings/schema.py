@@ -51,8 +51,6 @@ class TrainerConfig:
     log_every: Count = 10  # optimizer steps
     validate_every: Count = 250  # optimizer steps
     checkpoint_every: Count = 250  # optimizer steps
-    # auto: rich on a terminal, lines elsewhere
-    progress: Literal["auto", "rich", "lines", "none"] = "auto"
 
 
 @dataclass

@@ -1,20 +1,18 @@
-"""The callbacks of training: reports of its steps, and progress on a terminal or in a log."""
+"""The callbacks of training: reports of its steps, and lines of progress."""
 
 import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from lightning import Callback, LightningModule, Trainer
-from rich import progress
-from rich.text import Text
 
-from tape_exp.drawing.terminal import Terminal, brief
+from tape_exp.drawing.terminal import brief
 from tape_exp.machine.hardware import peak_flops
-from tape_exp.training.logs import progress_mode
 
-log = logging.getLogger("tape_exp.progress")
+log = logging.getLogger("tape_exp")
 Item = TypeVar("Item")
 LINE_SECONDS = 10.0  # between two lines of progress
 
@@ -66,46 +64,30 @@ class StepReport(Callback):
 
 @dataclass(eq=False)
 class Progress(Callback):
-    """Shows where a run is: a bar or lines on the terminal, and always lines in log.txt.
+    """Logs now and then where a run is."""
 
-    Args:
-        mode: ``rich``, ``lines``, ``none``, or ``auto``.
-        seconds: between two lines.
-    """
-
-    mode: str
-    seconds: float = LINE_SECONDS
+    seconds: float = LINE_SECONDS  # between two lines
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Open the bar."""
+        """Begin to count."""
         self.first, self.began = trainer.global_step, time.monotonic()
         self.last_line = self.began
-        self.bar = bar(self.mode if trainer.is_global_zero else "none")
-        self.bar.start()
-        total = trainer.max_steps
-        self.task = self.bar.add_task("training", total=total, completed=self.first, figures="")
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
-        """Move on."""
+        """Log the step, the latest figures and the time left."""
         step, total, now = trainer.global_step, trainer.max_steps, time.monotonic()
-        self.bar.update(self.task, completed=step, figures=figures(trainer))
-        if trainer.is_global_zero and (now - self.last_line > self.seconds or step == total):
+        if now - self.last_line > self.seconds or step == total:
             self.last_line = now
             each = (now - self.began) / max(step - self.first, 1)
-            left = int(each * (total - step))
+            left = timedelta(seconds=round(each * (total - step)))
             text = f"step {step}/{total}  {figures(trainer)}  {each:.3f} s/step"
-            log.info("%s  %d:%02d left", text, left // 60, left % 60)
-
-    def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
-        """Close the bar, whatever ended the run."""
-        if stage == "fit" and hasattr(self, "bar"):
-            self.bar.stop()
+            log.info("%s  %s left", text, left)
 
 
 def figures(trainer: Trainer) -> str:
-    """The latest figures; those that a narrow terminal must show come first."""
+    """The latest figures."""
     texts = {
         "train/loss": lambda value: f"loss {brief(value, 4)}",
         "val/exact_match": "val exact match {:.1f} %".format,
@@ -116,34 +98,11 @@ def figures(trainer: Trainer) -> str:
     return "  ".join(text(float(latest[key])) for key, text in texts.items() if key in latest)
 
 
-def track(mode: str, items: Sequence[Item], description: str) -> Iterator[Item]:
-    """Iterate over items and show how far that is, in the style of :class:`Progress`."""
+def track(items: Sequence[Item], description: str) -> Iterator[Item]:
+    """Iterate over items, and log now and then how far that is."""
     last_line = time.monotonic()
-    with bar(mode) as progress_bar:
-        task = progress_bar.add_task(description, total=len(items), figures="")
-        for done, item in enumerate(items, 1):
-            yield item
-            progress_bar.advance(task)
-            if time.monotonic() - last_line > LINE_SECONDS:
-                last_line = time.monotonic()
-                log.info("%s: %d/%d", description, done, len(items))
-
-
-class Figures(progress.ProgressColumn):
-    """Figures beside a bar, cut where the terminal ends, which the time left is not."""
-
-    def render(self, task: progress.Task) -> Text:
-        """The figures of a task."""
-        return Text(task.fields["figures"], no_wrap=True, overflow="ellipsis")
-
-
-def bar(mode: str) -> progress.Progress:
-    """What is done, a bar, how much of it, the time left, and figures; shown in mode ``rich``."""
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(20),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-        Figures(),
-    )
-    return progress.Progress(*columns, console=Terminal(), disable=progress_mode(mode) != "rich")
+    for done, item in enumerate(items, 1):
+        yield item
+        if time.monotonic() - last_line > LINE_SECONDS:
+            last_line = time.monotonic()
+            log.info("%s: %d/%d", description, done, len(items))

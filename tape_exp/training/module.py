@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +171,7 @@ class LanguageModule(LightningModule):
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Run the task's evaluation once, on the device and in the precision of the trainer."""
         model = OnDevice(self.decoder, self.device, 16 if self.device.type == "cuda" else 1)
-        progress = partial(track, self.cfg.trainer.progress)
-        self.evaluation = self.task.evaluate(model, progress, self.cfg.debug.evaluation_batches)
+        self.evaluation = self.task.evaluate(model, track, self.cfg.debug.evaluation_batches)
 
     def configure_optimizers(self) -> Any:
         """AdamW with the task's schedule. Matrices decay; norms, biases and scalars do not.

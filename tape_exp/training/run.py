@@ -58,11 +58,11 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
     directory = RunDirectory(cfg)
     with Preemption() as preemption, directory.lock():
         if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
-            set_up_logging(None, "none")
+            set_up_logging(None)
             log.info("%s is DONE: %s", directory.name, directory.path)
             directory.refuse_other_weights(record := directory.record())
             return record
-        set_up_logging(directory.path / LOG, cfg.trainer.progress)
+        set_up_logging(directory.path / LOG)
         task = make_task(directory.cfg, directory.start)
         accumulate = micro_batches(directory.cfg, task)
         every = min(cfg.trainer.validate_every, task.optim.max_steps)
@@ -100,7 +100,7 @@ def train_and_evaluate(
     every = (cfg.trainer.checkpoint_every, run.validate_every, cfg.trainer.log_every)
     saving = Checkpoints(directory.checkpoints, *every, run.preemption)
     # The report of a step comes before its checkpoint: a resumed run would not repeat it.
-    reports = [StepReport(cfg.trainer.log_every), Progress(cfg.trainer.progress)]
+    reports = [StepReport(cfg.trainer.log_every), Progress()]
     trainer = make_trainer(run, [*reports, watch, saving, *further])
 
     if task.trains:

@@ -14,7 +14,7 @@ from tests.conftest import SMALL
 from tests.paper.fakes import record, train_here
 
 TINY = [*SMALL, "task.optim.max_steps=2", "task.samples_per_length=4", "task.train_length=4"]
-TINY += ["task.lengths=[4,8]", "logger=none", "trainer.progress=none", "trainer=cpu"]
+TINY += ["task.lengths=[4,8]", "logger=none", "trainer=cpu"]
 
 
 def run_of(model: str, task: str, rate: float, seed: int, score: float, loss: float = 1.0):

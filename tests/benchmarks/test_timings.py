@@ -126,7 +126,7 @@ def test_the_bare_loop_ends_with_the_weights_of_the_run(tmp_path, monkeypatch):
 def test_data_records_every_figure(tmp_path, text_folder, monkeypatch):
     def small(folder, *words):
         text = [word for word in on_text(text_folder) if not word.startswith("cache=")]
-        fixed = ["task=c4", "model=rope", "logger=none", "trainer.progress=none", "trainer=cpu"]
+        fixed = ["task=c4", "model=rope", "logger=none", "trainer=cpu"]
         places = [f"runs={folder}/runs", f"cache={folder}/cache"]
         steps = ["task.optim.max_steps=20", "task.optim.batch=4", "trainer.log_every=5"]
         return compose_config([*fixed, *text, *steps, *places])

@@ -22,7 +22,7 @@ pytestmark = [
 
 WORDS = [*SMALL, "model=tape", "trainer=cpu", "logger=none", "trainer.log_every=1"]
 WORDS += ["task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4"]
-WORDS += ["task.optim.batch=8", "trainer.progress=none", "trainer.timeout=10"]
+WORDS += ["task.optim.batch=8", "trainer.timeout=10"]
 BOTH = ["trainer.devices=2", "trainer.nodes=2"]
 
 

@@ -16,7 +16,7 @@ from tests.conftest import SMALL
 from tests.paper.fakes import addition, record, train_here
 
 TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
-TINY += ["task.optim.max_steps=2", "logger=none", "trainer.progress=none", "trainer=cpu"]
+TINY += ["task.optim.max_steps=2", "logger=none", "trainer=cpu"]
 
 
 def script(text: str) -> subprocess.Popen:

@@ -35,7 +35,7 @@ from tests.processes import both, sketch
 
 EXTEND = ["task.init_from=c4", "task.train_length=64", "task.optim.batch=4"]
 EXTEND += ["trainer.checkpoint_every=2"]
-WORDS = ["trainer=cpu", "trainer.progress=none", "logger=none", "trainer.log_every=1"]
+WORDS = ["trainer=cpu", "logger=none", "trainer.log_every=1"]
 
 
 @dataclass

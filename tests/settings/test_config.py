@@ -129,7 +129,7 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ("trainer.progress=fancy", "trainer.progress=fancy is not known"),
+        ("trainer.strategy=fancy", "trainer.strategy=fancy is not known"),
         ("trainer.attention=flahs", "'flash'"),
         ("trainer.precision=16-mixed", "trainer.precision=16-mixed"),
         ("trainer.devices=0", "trainer.devices=0 should be greater"),

@@ -19,7 +19,7 @@ from tape_exp.training.run import run
 
 EXAMPLE = ROOT / "examples" / "my_pe"
 SEARCHED = "hydra.searchpath=[pkg://my_pe.conf]"
-SMALL = ["model=soft_window", "logger=none", "trainer=cpu", "trainer.progress=none"]
+SMALL = ["model=soft_window", "logger=none", "trainer=cpu"]
 SMALL += ["task.arch.layers=1", "task.optim.max_steps=2", "task.samples_per_cell=1"]
 SMALL += ["task.arch.width=16", "task.optim.batch=4"]
 

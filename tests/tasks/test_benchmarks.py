@@ -34,7 +34,7 @@ from lm_eval.tasks import TaskManager
 
 LM_EVALS = Path(lm_eval.__file__).parent / "tasks"
 ARCH = Arch(layers=1, width=16, heads=2, ffn=16)
-SIZES = ["task=benchmarks", "trainer=cpu", "logger=none", "trainer.progress=none", *SMALL[:4]]
+SIZES = ["task=benchmarks", "trainer=cpu", "logger=none", *SMALL[:4]]
 SIZES += ["task.tokenizer.kind=byte"]
 TASK = """
 task: colours

@@ -24,7 +24,7 @@ from tests import soak
 from tests.conftest import SMALL
 from tests.processes import Command, both, train
 
-WORDS = [*SMALL, "model=rope", "trainer=cpu", "logger=none", "trainer.progress=none"]
+WORDS = [*SMALL, "model=rope", "trainer=cpu", "logger=none"]
 WORDS += ["trainer.log_every=1"]
 WORDS += ["task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4"]
 WORDS += ["trainer.checkpoint_every=50"]

@@ -29,7 +29,7 @@ from tests.conftest import SMALL, TASKS, knows_digits, on_text
 from tests.processes import Command, train
 
 TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4"]
-TINY += ["trainer.log_every=1", "trainer.progress=none"]
+TINY += ["trainer.log_every=1"]
 
 
 def losses_of(run: Path) -> list[float]:
@@ -191,7 +191,7 @@ def test_a_run_whose_output_nobody_can_take_ends_done(tiny_run, monkeypatch, cap
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(sys, "stdout", Lost())
-    cfg, record = tiny_run("model=rope", "trainer.progress=lines")
+    cfg, record = tiny_run("model=rope")
     folder = RunDirectory(cfg).path
     assert record["steps"] == 4
     assert (folder / "DONE").exists()

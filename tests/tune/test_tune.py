@@ -24,7 +24,7 @@ from tape_exp.tune.trials import STARTUP, Trials, work
 
 TINY = ["task.arch.layers=1", "task.arch.width=16", "task.arch.ffn=16", "task.optim.batch=4"]
 TINY += ["task.optim.max_steps=20", "task.samples_per_cell=1", "trainer=cpu"]
-TINY += ["trainer.progress=none", "trainer.validate_every=5", "logger=none"]
+TINY += ["trainer.validate_every=5", "logger=none"]
 RATES = ["model=rope,nope", "task=arithmetic", "task.optim.lr=tag(log,interval(0.001,0.1))"]
 ONE_MODEL = ["model=rope", *RATES[1:], *TINY]
 LR = "task.optim.lr"
