@@ -8,6 +8,7 @@ red or no green.
 import hashlib
 import io
 import math
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -163,6 +164,9 @@ def fitted(text: str, width: float, points: float = TYPE) -> str:
     return "\n".join(next((each for n in alike if len(each := wrap(n)) == len(lines)), lines))
 
 
+FURTHER = re.compile(rb"(\.\d\d)\d+")  # decimals
+
+
 @in_print
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure atomically; the suffix of its path is its format."""
@@ -171,5 +175,8 @@ def save(figure: Figure, path: Path) -> Path:
         engine.execute(figure)
         figure.set_layout_engine(None)
     figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
-    write_atomically(path, content.getvalue())
+    drawn = content.getvalue()
+    if kind == "svg":  # places to a hundredth of a point: git keeps every digit
+        drawn = re.sub(rb'="[^"]+"', lambda part: FURTHER.sub(rb"\1", part[0]), drawn)
+    write_atomically(path, drawn)
     return path

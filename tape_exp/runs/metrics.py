@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 log = logging.getLogger("tape_exp")
-POINTS = 50  # of a curve in a record
+POINTS = {"train/loss": 20, "val/loss": 50}  # of a curve in a record
 
 
 @dataclass
@@ -42,11 +42,11 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     curve, and one that is not finite is no point.
     """
     thinned: dict[str, dict[str, list[Any]]] = {}
-    for name in ("train/loss", "val/loss"):
+    for name, most in POINTS.items():
         points = [(r["step"], r[name]) for r in rows if math.isfinite(r.get(name, math.nan))]
         last = len(points) - 1
-        if last >= POINTS:
-            points = [points[round(i * last / (POINTS - 1))] for i in range(POINTS)]
+        if last >= most:
+            points = [points[round(i * last / (most - 1))] for i in range(most)]
         if last > 0:
             values = [float(f"{value:.5g}") for _, value in points]
             thinned[name] = {"step": [step for step, _ in points], "value": values}
