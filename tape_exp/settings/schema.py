@@ -74,7 +74,6 @@ class DebugConfig:
     max_steps: Count | None = None  # optimizer steps instead of the task's
     evaluation_batches: Count | None = None  # stop the evaluation after as many
     overfit: bool = False  # every step sees the samples of step 0
-    profiler: Literal["simple", "pytorch"] | None = None
     plan: bool = False  # print an estimate of memory and hours instead of running
 
 

@@ -4,13 +4,11 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from lightning import Trainer
 from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.profilers import PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from tape_exp.machine.preemption import Preemption
@@ -43,7 +41,7 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
     Raises:
         ConfigError: it would wait for processes on other nodes that nobody has started.
     """
-    cfg, profiler = run.directory.cfg.trainer, run.directory.cfg.debug.profiler
+    cfg = run.directory.cfg.trainer
     on_slurm = SLURMEnvironment.detect()
     started = on_slurm or TorchElasticEnvironment.detect() or "MASTER_ADDR" in os.environ
     if cfg.nodes > 1 and not started:
@@ -52,7 +50,6 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
             "tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK on "
             "each node."
         )
-    profilers: dict[Any, Any] = {"simple": SimpleProfiler, "pytorch": PyTorchProfiler}
     devices, timeout = cfg.devices * cfg.nodes, timedelta(seconds=cfg.timeout)
     strategy: str | Strategy = "auto"
     if cfg.strategy == "fsdp":
@@ -87,7 +84,6 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
             use_distributed_sampler=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            profiler=profiler and profilers[profiler](run.directory.artifacts, "profile"),
         )
     # Signals are Preemption's. Lightning's handler would end training without a checkpoint, and its
     # processes would agree on theirs before each forward pass, for which a GPU finishes its queue.

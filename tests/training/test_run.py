@@ -144,14 +144,6 @@ def test_overfit_sees_one_batch_and_learns_it(tiny_run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profiler", ["simple", "pytorch"])
-def test_profiler_leaves_its_report(tiny_run, profiler):
-    words = ["debug=profiler", f"debug.profiler={profiler}", "debug.max_steps=3", "model=rope"]
-    cfg, _ = tiny_run(*words)
-    assert [p for p in RunDirectory(cfg).artifacts.iterdir() if "profile" in p.name]
-
-
-@pytest.mark.slow
 def test_failed_run_ends_with_one_sentence_and_exit_code_1(tmp_path):
     words = ["model=rope", "trainer=cpu", "logger=none", *TINY, f"runs={tmp_path}"]
     failed = train(*words, "task.optim.lr=1000", "task.optim.weight_decay=1e30")
