@@ -13,121 +13,86 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from tape_exp.launch import slurm
 from tape_exp.launch.slurm import SweepRun, read_runs
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 
-COLOURS = {
-    "done": "green",
-    "running": "cyan",
-    "queued": "blue",
-    "failed": "red",
-    "stopped": "yellow",
-    "missing": "dim",
-}
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")  # in SLURM's words
-
-
-class State(NamedTuple):
-    """A word of ``COLOURS``, the step, the time left, and a note: the last line of an error."""
-
-    word: str
-    step: str = ""
-    time_left: str = ""
-    note: str = ""
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table for each sweep, and how many of its runs are in each state."""
+    """Print a line for each run of each sweep, and how many runs are in each state."""
     parser = argparse.ArgumentParser("tape-exp status", description="The runs of a sweep.")
     parser.add_argument("words", nargs="*", metavar="word", help="of one sweep; none: every sweep")
     parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
     args = parser.parse_intermixed_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 200)
     if args.words:
         from tape_exp.launch.grid import runs_of, sweep_folder  # import Hydra
 
         jobs = runs_of(args.words)
-        print_sweep(jobs, sweep_folder(jobs), console)
+        print_sweep(jobs, sweep_folder(jobs))
         return 0
     files = sorted(args.runs.resolve().glob(".sweeps/*/jobs.tsv"), key=lambda f: f.stat().st_mtime)
     if not files:
         raise ConfigError(f"no sweep was submitted to {args.runs}; --runs names another folder.")
     for file in files:
-        print_sweep(read_runs(file.parent), file.parent, console)
+        print_sweep(read_runs(file.parent), file.parent)
     return 0
 
 
-def print_sweep(jobs: Sequence[SweepRun], sweep: Path, console: Console) -> None:
-    """Print the table of a sweep."""
+def print_sweep(jobs: Sequence[SweepRun], sweep: Path) -> None:
+    """Print words, state and step of each run of a sweep, and a note."""
     queue: dict[int, slurm.Task] = {}
     try:
         queue = slurm.queued(sweep.name)
     except ConfigError as error:
-        console.print(f"Without SLURM's queue: {error}", soft_wrap=True, markup=False)
-    logs = sweep / "logs"
-    states = [state_of(job, queue.get(i), logs / f"{i}.txt") for i, job in enumerate(jobs)]
+        print(f"Without SLURM's queue: {error}")
     shared = set.intersection(*(set(job.words) for job in jobs)) if len(jobs) > 1 else set()
-    table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
-    for job, state in zip(jobs, states, strict=True):
-        own = shlex.join(word for word in job.words if word not in shared)
-        word = f"[{COLOURS[state.word]}]{state.word}[/]"
-        table.add_row(escape(own), word, state.step, state.time_left, escape(state.note))
     if shared:
-        line = shlex.join(word for word in jobs[0].words if word in shared)
-        console.print(f"All with {line}", soft_wrap=True, markup=False)
-    console.print(table)
-    counts = Counter(state.word for state in states)
-    console.print(", ".join(f"{counts[word]} {word}" for word in COLOURS if counts[word]))
+        print("All with", shlex.join(word for word in jobs[0].words if word in shared))
+    own = [shlex.join(word for word in job.words if word not in shared) for job in jobs]
+    width, counts = max(map(len, own)), Counter[str]()
+    for number, job in enumerate(jobs):
+        state, note = state_of(job, queue.get(number), sweep / "logs" / f"{number}.txt")
+        counts[state] += 1
+        print(f"{own[number]:{width}}  {state:7}  {step_of(job):>13}  {note}".rstrip())
+    print(", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
-def state_of(job: SweepRun, task: slurm.Task | None, log: Path) -> State:
-    """The state of a run, from its folder, its task in the queue and what that printed."""
-    folder = job.folder
-    if folder is None and log.exists():  # its base was not finished at submission
+def state_of(job: SweepRun, task: slurm.Task | None, log: Path) -> tuple[str, str]:
+    """The state of a run and a note, such as the last line of an error: from its folder, its task
+    in the queue and what that printed.
+    """
+    if job.folder is None and log.exists():  # its base was not finished at submission
         printed = re.findall(r" parameters.* in (/.+)", log.read_text(errors="replace"))
-        folder = Path(printed[-1]) if printed else None
-    if folder and (folder / "DONE").exists():
-        return State("done", note=str(folder))
-    step, time_left = progress(folder / "metrics.jsonl", job.steps) if folder else ("", "")
+        job.folder = Path(printed[-1]) if printed else None
+    if job.done:
+        return "done", "recorded" if job.recorded else str(job.folder)
+    folder = job.folder
     if task and task.state in WAITING:
-        return State("queued", step, note=task.state.lower())
+        return "queued", task.state.lower()
     if task or (folder and is_locked(folder)):
-        return State("running", step, time_left)
-    if job.recorded:
-        return State("done", note="recorded")
+        return "running", ""
     # The log has errors from before the run had a folder, and SLURM's: killed, out of memory.
     errors = tail(folder / "FAILED") if folder else []
     errors = errors or re.findall(r"(?:\w+: )?\berror: .*", "\n".join(tail(log)[-4:]))
     if errors:
-        return State("failed", step, note=errors[-1])
+        return "failed", errors[-1]
     if folder and folder.exists():
-        return State("stopped", step, note="the same command resumes it")
-    return State("missing", note="" if folder else "starts from a run that is not finished")
+        return "stopped", "the same command resumes it"
+    return "missing", "" if folder else "starts from a run that is not finished"
 
 
-def progress(metrics: Path, steps: int | None) -> tuple[str, str]:
-    """The step, ``40/100``, and the time left at the rate of the last rows, ``0:00:30``."""
-    rows = []
-    for line in tail(metrics):
-        with suppress(ValueError):  # the first or the last line may be cut
-            rows.append(json.loads(line))
-    if not rows or steps is None:
-        return "", ""
-    first, last = rows[0], rows[-1]
-    seconds = (last["seconds"] - first["seconds"]) / max(1, last["step"] - first["step"])
-    left = timedelta(seconds=round(seconds * (steps - last["step"])))
-    return f"{last['step']}/{steps}", str(left) if seconds else ""
+def step_of(job: SweepRun) -> str:
+    """The last step that a run has reported, ``40/100``."""
+    for line in reversed(tail(job.folder / "metrics.jsonl") if job.folder and job.steps else []):
+        with suppress(ValueError):  # the last line may be cut
+            return f"{json.loads(line)['step']}/{job.steps}"
+    return ""
 
 
 def is_locked(folder: Path) -> bool:

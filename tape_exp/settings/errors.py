@@ -37,8 +37,5 @@ def missing_package(error: Exception) -> str:
         requirements = "\n".join(metadata.requires("tape_exp") or [])
     except metadata.PackageNotFoundError:  # a clone that is not installed
         return ""
-    extras = re.findall(rf"^{package}(?![\w-]).*extra == .(\w+)", requirements, re.MULTILINE)
-    if not extras:
-        return ""
-    smallest = min(extras, key=lambda extra: requirements.count(f"'{extra}'"))
-    return f"{error}: pip install 'tape_exp[{smallest}]'."
+    extra = re.search(rf"^{package}(?![\w-]).*extra == .(\w+)", requirements, re.MULTILINE)
+    return f"{error}: pip install 'tape_exp[{extra[1]}]'." if extra else ""

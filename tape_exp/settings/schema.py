@@ -119,21 +119,18 @@ class Arch:
 
     def __post_init__(self) -> None:
         if self.heads % self.key_heads:
-            divisors = (k for k in range(self.key_heads, 0, -1) if self.heads % k == 0)
             raise ConfigError(
-                f"task.arch.heads={self.heads} is not divisible by "
-                f"task.arch.kv_heads={self.kv_heads}; task.arch.kv_heads={next(divisors)} would do."
+                f"task.arch.heads={self.heads} is not divisible by task.arch.kv_heads="
+                f"{self.kv_heads}."
             )
         if self.head_size is None and self.width % self.heads:
-            fitting = max(self.width // self.heads, 1) * self.heads
             raise ConfigError(
-                f"task.arch.width={self.width} is not divisible by task.arch.heads={self.heads}; "
-                f"task.arch.width={fitting + fitting % (2 * self.heads)} would be."
+                f"task.arch.width={self.width} is not divisible by task.arch.heads={self.heads}."
             )
         if self.head_dim % 2:
             raise ConfigError(
                 f"the head dimension (task.arch.head_size, or width / heads) is {self.head_dim} "
-                f"and must be even; task.arch.width={self.heads * (self.head_dim + 1)} would do."
+                "and must be even."
             )
 
     @property

@@ -14,6 +14,7 @@ from tape_exp.machine.hardware import peak_flops
 
 log = logging.getLogger("tape_exp")
 Item = TypeVar("Item")
+SHOWN = ("train/loss", "val/loss", "val/exact_match", "val/perplexity")
 LINE_SECONDS = 10.0  # between two lines of progress
 
 
@@ -82,20 +83,10 @@ class Progress(Callback):
             self.last_line = now
             each = (now - self.began) / max(step - self.first, 1)
             left = timedelta(seconds=round(each * (total - step)))
-            text = f"step {step}/{total}  {figures(trainer)}  {each:.3f} s/step"
+            shown = {k: v for k, v in trainer.progress_bar_metrics.items() if k in SHOWN}
+            latest = "  ".join(f"{k} {brief(float(v), 4)}" for k, v in shown.items())
+            text = f"step {step}/{total}  {latest}  {each:.3f} s/step"
             log.info("%s  %s left", text, left)
-
-
-def figures(trainer: Trainer) -> str:
-    """The latest figures."""
-    texts = {
-        "train/loss": lambda value: f"loss {brief(value, 4)}",
-        "val/exact_match": "val exact match {:.1f} %".format,
-        "val/perplexity": "val perplexity {:.2f}".format,
-        "val/loss": lambda value: f"val loss {brief(value, 4)}",
-    }
-    latest = trainer.progress_bar_metrics
-    return "  ".join(text(float(latest[key])) for key, text in texts.items() if key in latest)
 
 
 def track(items: Sequence[Item], description: str) -> Iterator[Item]:

@@ -93,17 +93,12 @@ def micro_batches(cfg: DictConfig, task: Task) -> int:
         return 1
     devices, batch = cfg.trainer.devices * cfg.trainer.nodes, task.optim.batch
     if batch % devices:
-        raise ConfigError(
-            f"task.optim.batch={batch} cannot be shared by {devices} devices; "
-            f"task.optim.batch={-(-batch // devices) * devices} could."
-        )
+        raise ConfigError(f"task.optim.batch={batch} cannot be shared by {devices} devices.")
     rows = batch // devices
     micro = min(cfg.trainer.micro_batch or rows, rows)
     if rows % micro:
-        divisor = next(m for m in range(micro, 0, -1) if rows % m == 0)
         raise ConfigError(
-            f"trainer.micro_batch={micro} does not divide the {rows} rows of a device; "
-            f"trainer.micro_batch={divisor} does."
+            f"trainer.micro_batch={micro} does not divide the {rows} rows of a device."
         )
     return rows // micro
 

@@ -8,9 +8,9 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import names_in, yaml_of
 from tape_exp.training.from_config import blank_parts
 
-LARGEST_GRID = 10_000  # combinations of values; a larger space is taken for an infinite one
 EXAMPLE = "task.optim.lr=tag(log,interval(0.0003,0.01)) or task.optim.warmup=choice(0.05,0.1)"
 SETS = re.compile(r"[^=]+=\s*(interval|range|choice|tag|int|float)\(")  # words of the space
 
@@ -82,14 +81,6 @@ class Search:
     def minimises(self) -> bool:
         """Whether a lower score is better."""
         return self.metric.endswith(("loss", "perplexity"))
-
-    @cached_property
-    def grid(self) -> list[dict[str, Any]]:
-        """Every combination of values; none where they are infinitely many, or too many to try."""
-        sets = [values_in(one) or () for one in self.distributions.values()]
-        first = islice(product(*sets), LARGEST_GRID + 1)
-        every = [dict(zip(self.space, values, strict=True)) for values in first]
-        return every if len(every) <= LARGEST_GRID else []
 
     def words(self, model: str, values: dict[str, Any]) -> list[str]:
         """The overrides of the runs of a trial, all but the seed."""
@@ -139,10 +130,7 @@ def search_from(words: Sequence[str]) -> Search:
     if not re.fullmatch(r"[1-9]\d*", trials):
         raise ConfigError(f"trials={trials} must be a whole number above 0.")
     fixed = [word for word in rest if not SETS.match(word)]
-    search = Search(
-        options["task"], scale, models, space, fixed, seeds, metric, int(trials), pruner
-    )
-    return replace(search, trials=min(search.trials, len(search.grid) or search.trials))
+    return Search(options["task"], scale, models, space, fixed, seeds, metric, int(trials), pruner)
 
 
 def read_space(choice: str) -> dict[str, str]:
@@ -177,15 +165,10 @@ def distribution_of(key: str, text: str) -> BaseDistribution:
         raise ConfigError(f"{key}={text} cannot be searched ({reason}); write {EXAMPLE}") from error
 
 
-def values_in(one: BaseDistribution) -> Sequence[Any] | None:
-    """Every value of a set; None for an interval of real numbers."""
-    if isinstance(one, IntDistribution):
-        return range(one.low, one.high + 1, one.step)
-    return one.choices if isinstance(one, CategoricalDistribution) else None
-
-
 def contains(one: BaseDistribution, value: Any) -> bool:
     """Whether a value is in a set."""
-    if isinstance(one, FloatDistribution):
-        return isinstance(value, int | float) and one.low <= value <= one.high
-    return value in (values_in(one) or ())
+    if isinstance(one, CategoricalDistribution):
+        return value in one.choices
+    if isinstance(one, IntDistribution):
+        return value in range(one.low, one.high + 1, one.step)
+    return isinstance(one, FloatDistribution) and one.low <= value <= one.high

@@ -98,15 +98,11 @@ class Trials:
 
     def _ask(self, model: str) -> Trial:
         """A new trial, whose values depend on those before it only: a search that was interrupted
-        samples what it would have sampled otherwise. A set of values that the budget covers is
-        tried in whole; of a larger one, the values of a config that is tried twice run once.
+        samples what it would have sampled otherwise. Values that are tried twice run once.
         """
         study, search = self.studies[model], self.search
-        tried = [trial.params for trial in self.of(model)]
-        if not tried:
+        if not self.of(model):
             study.enqueue_trial(search.configured(model))
-        elif 0 < len(search.grid) <= search.trials:
-            study.enqueue_trial(next(values for values in search.grid if values not in tried))
         seed = len(study.get_trials(deepcopy=False))
         study.sampler = optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=STARTUP, multivariate=True

@@ -18,5 +18,5 @@ def test_a_line_has_the_step_the_figures_and_the_time_left(caplog, monkeypatch):
     with caplog.at_level(logging.INFO, "tape_exp"):
         progress.on_train_batch_end(trainer, None, None, None, 0)
     (line,) = caplog.messages
-    assert line.startswith("step 20/60  loss 8.3e-04  val exact match 45.0 %")
+    assert line.startswith("step 20/60  train/loss 8.3e-04  val/exact_match 45.0000")
     assert line.endswith("0.500 s/step  0:00:20 left")
