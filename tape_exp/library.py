@@ -106,10 +106,6 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
                 "on, so that its tokens would stand for others."
             )
         task.prepare_data()
-    if task.arch.vocab > decoder.arch.vocab:
-        raise ConfigError(
-            f"the task has {task.arch.vocab} tokens, and the model {decoder.arch.vocab}."
-        )
     training, device = decoder.training, decoder.head.weight.device
     on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
     with torch.no_grad():

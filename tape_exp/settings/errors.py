@@ -37,5 +37,6 @@ def missing_package(error: Exception) -> str:
         requirements = "\n".join(metadata.requires("tape_exp") or [])
     except metadata.PackageNotFoundError:  # a clone that is not installed
         return ""
-    extra = re.search(rf"^{package}(?![\w-]).*extra == .(\w+)", requirements, re.MULTILINE)
-    return f"{error}: pip install 'tape_exp[{extra[1]}]'." if extra else ""
+    extras = re.findall(rf"^{package}(?![\w-]).*extra == .(\w+)", requirements, re.MULTILINE)
+    smallest = min(extras, key=lambda extra: requirements.count(f"'{extra}'"), default="")
+    return smallest and f"{error}: pip install 'tape_exp[{smallest}]'."

@@ -4,14 +4,11 @@ All workers share Optuna's journal. Each holds a file lock on the trial that it 
 trial whose worker was killed is recognised, and resumed by the next one.
 """
 
-import json
-import math
 import os
 import shlex
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import asdict
 from statistics import mean
 from typing import Any
 
@@ -23,11 +20,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import Preemption
 from tape_exp.paper.runner import time_limit
 from tape_exp.runs.directory import FolderError
-from tape_exp.runs.record import environment_info
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.redact import redact
 from tape_exp.training.faults import TrialPruned
@@ -39,7 +34,11 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 warnings.filterwarnings("ignore", message=".*already reported")  # before the trial was resumed
 STARTUP = 4  # trials of a model before TPE reads their scores, and before any is pruned
-STATES = {"COMPLETE": "finished", "PRUNED": "given up", "FAIL": "failed"}
+STATES = {
+    TrialState.COMPLETE: "finished",
+    TrialState.PRUNED: "given up",
+    TrialState.FAIL: "failed",
+}
 
 
 class MetricError(ConfigError):
@@ -120,44 +119,27 @@ class Trials:
         values = {key: trial.params[key] for key in self.search.space}
         return {k: float(f"{v:.4g}") if k in real else v for k, v in values.items()}
 
-    def records(self, model: str) -> list[dict[str, Any]]:
-        """The trials of a model, up to its budget, as search.json has them."""
-        trials = self.of(model)[: self.search.trials]
-        curves = [sorted(trial.intermediate_values.items()) for trial in trials]
-        return [
-            {
-                "number": number,
-                "state": STATES.get(trial.state.name, "under way"),
-                "values": self.values(trial),
-                "score": trial.value if trial.state == TrialState.COMPLETE else None,
-                "steps": [step for step, _ in curve],
-                "scores": [score if math.isfinite(score) else None for _, score in curve],
-                **trial.user_attrs,
-            }
-            for number, (trial, curve) in enumerate(zip(trials, curves, strict=True))
-        ]
-
     def report(self) -> bool:
-        """Write and print what the search has found so far; whether trials failed."""
+        """Print what the search has found so far; whether trials failed."""
         search, states = self.search, []
-        models = {model: self.records(model) for model in search.models}
-        result = {"search": search.name, **asdict(search), **environment_info(), "models": models}
-        path = search.folder / "search.json"
-        write_atomically(path, json.dumps(result, indent=1) + "\n")
-        print(path)
-        for model, records in models.items():
+        print(search.folder / "journal.log")
+        for model in search.models:
+            trials = self.of(model)[: search.trials]
             print(f"\n{model}: trial, state, {search.metric}, values")
-            for number, one in enumerate(records, 1):
-                score = "" if one["score"] is None else f"{one['score']:.4g}"
-                values = " ".join(f"{key}={value}" for key, value in one["values"].items())
-                print(f"{number:4} {one['state']:9} {score:>9}  {values} {one.get('why', '')}")
-                states.append(one["state"])
-            if finished := [one for one in records if one["score"] is not None]:
-                choose = min if search.minimises else max
-                best = choose(finished, key=lambda one: one["score"])["values"]
-                words = [*search.words(model, best), f"seed={max(search.seeds) + 1}"]
+            for number, trial in enumerate(trials, 1):
+                states.append(state := STATES.get(trial.state, "under way"))
+                score = f"{trial.value:.4g}" if trial.state == TrialState.COMPLETE else ""
+                values = " ".join(f"{key}={value}" for key, value in self.values(trial).items())
+                why = trial.user_attrs.get("why", "")
+                print(f"{number:4} {state:9} {score:>9}  {values}  {why}".rstrip())
+            if finished := [one for one in trials if one.state == TrialState.COMPLETE]:
+                best = (min if search.minimises else max)(
+                    finished, key=lambda one: one.value or 0.0
+                )
+                words = [*search.words(model, self.values(best)), f"seed={max(search.seeds) + 1}"]
                 print(f"Best of {model}: tape-exp train {shlex.join(words)}")
-        if left := search.trials * len(models) - len(states) + states.count("under way"):
+        budget = search.trials * len(search.models)
+        if left := budget - len(states) + states.count("under way"):
             print(f"trials left: {left}; the same command resumes the search.", file=sys.stderr)
         return "failed" in states
 

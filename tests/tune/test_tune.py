@@ -1,6 +1,5 @@
 """``tape-exp tune``: what is searched, with which budgets, and that a kill loses nothing."""
 
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from tape_exp.training.run import run
 from tape_exp.tune import __main__ as command
 from tape_exp.tune import trials as room
 from tape_exp.tune.search import distribution_of, read_space, search_from
-from tape_exp.tune.trials import STARTUP, Trials, work
+from tape_exp.tune.trials import STARTUP, STATES, Trials, work
 
 TINY = ["task.arch.layers=1", "task.arch.width=16", "task.arch.ffn=16", "task.optim.batch=4"]
 TINY += ["task.optim.max_steps=20", "task.samples_per_cell=1", "trainer=cpu"]
@@ -134,7 +133,7 @@ def finish(trials, model, score):
 
 
 def states(trials, model="rope"):
-    return [record["state"] for record in trials.records(model)]
+    return [STATES.get(trial.state, "under way") for trial in trials.of(model)]
 
 
 def test_models_take_turns_and_begin_with_the_config():
@@ -144,8 +143,6 @@ def test_models_take_turns_and_begin_with_the_config():
     second = [finish(trials, model, 1.0) for model in ("rope", "nope")]
     assert second[0] == second[1] != first[0]  # the same points for every model
     assert trials.claim() is None
-    fewer = Trials(search_of("trials=1"))
-    assert [len(fewer.records(model)) for model in ("rope", "nope")] == [1, 1]
 
 
 def test_what_is_sampled_does_not_depend_on_interruptions(tmp_path):
@@ -172,7 +169,7 @@ def test_a_trial_of_a_killed_worker_is_resumed_and_one_under_way_is_not():
     again, _again_lock = other.claim()
     assert (again.study.study_name, again.number, again.params) == ("rope", 0, first.params)
     again.report(2.0, 10)
-    assert mine.records("rope")[0]["steps"] == [5, 10]
+    assert [*mine.of("rope")[0].intermediate_values] == [5, 10]
     third, _third_lock = other.claim()
     assert third.number == 1
 
@@ -202,12 +199,12 @@ def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_given_up(m
     monkeypatch.setattr(room, "run", fake_run(losses))
     trials = Trials(search_from([*ONE_MODEL, "trials=5", "seeds=0,1"]))
     assert work(trials)
-    records = trials.records("rope")
+    records = trials.of("rope")
     assert states(trials) == ["finished"] * STARTUP + ["given up"]
-    assert [one["score"] for one in records] == [1.0, 2.0, 3.0, 4.0, None]
-    assert records[0]["runs"] == ["run-0", "run-1"]
-    assert records[0]["steps"] == [5, 10, 15, 20, 25, 30, 35, 40]
-    assert records[-1]["scores"] == [9.0]
+    assert [one.value for one in records[:-1]] == [1.0, 2.0, 3.0, 4.0]
+    assert records[0].user_attrs["runs"] == ["run-0", "run-1"]
+    assert [*records[0].intermediate_values] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert [*records[-1].intermediate_values.values()] == [9.0]
 
 
 def test_a_trial_that_fails_costs_no_other(monkeypatch):
@@ -222,7 +219,7 @@ def test_a_trial_that_fails_costs_no_other(monkeypatch):
     trials = Trials(search_of("trials=1"))
     work(trials)
     assert (states(trials, "rope"), states(trials, "nope")) == (["failed"], ["finished"])
-    assert trials.records("rope")[0]["why"] == "not finite, [hidden]"
+    assert trials.of("rope")[0].user_attrs["why"] == "not finite, [hidden]"
 
 
 def test_an_unmeasured_metric_ends_the_search(monkeypatch):
@@ -255,13 +252,12 @@ def test_a_search_ends_with_its_trials_and_the_next_command(tmp_path, capsys):
     assert command.main(words) == 0
     printed = capsys.readouterr().out
     assert "Best of rope: tape-exp train model=rope task=arithmetic" in printed
-    (path,) = tmp_path.glob("runs/.tune/*/search.json")
-    record = json.loads(path.read_text())
-    assert [len(record["models"][model]) for model in ("rope", "nope")] == [2, 2]
-    best = min(record["models"]["rope"], key=lambda trial: trial["score"])
-    assert f"{LR}={best['values'][LR]} seed=1" in printed
+    trials = Trials(search_from(words))
+    assert [len(trials.of(model)) for model in ("rope", "nope")] == [2, 2]
+    best = min(trials.of("rope"), key=lambda trial: trial.value)
+    assert f"{LR}={trials.values(best)[LR]} seed=1" in printed
     assert command.main(words) == 0  # nothing is left to do
-    assert json.loads(path.read_text())["models"] == record["models"]
+    assert capsys.readouterr().out == printed[printed.index(str(trials.search.folder)) :]
 
 
 class Signals(Callback):
