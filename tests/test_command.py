@@ -17,7 +17,6 @@ from hatchling.builders.wheel import WheelBuilder
 
 from tape_exp import __main__ as entry
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
@@ -63,25 +62,6 @@ def test_a_closed_pipe_and_a_full_disk_end_without_a_traceback():
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode != 0
-
-
-def test_an_extra_that_is_missing_is_named_and_another_module_is_a_bug(capsys, monkeypatch):
-    @command
-    def main(name):
-        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-
-    assert main("rouge_score.scoring") == 2
-    assert "pip install 'tape_exp[text]'" in capsys.readouterr().err
-    for name in ("tape_exp.nothing", "rouge"):
-        with pytest.raises(ModuleNotFoundError, match=f"No module named '{name}'"):
-            main(name)
-    monkeypatch.setattr("importlib.metadata.distribution", not_installed)
-    with pytest.raises(ModuleNotFoundError, match="rouge_score"):
-        main("rouge_score")
-
-
-def not_installed(name):
-    raise importlib.metadata.PackageNotFoundError(name)
 
 
 @pytest.fixture(scope="module")

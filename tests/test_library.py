@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import matplotlib
 import pytest
@@ -19,7 +18,6 @@ from tape_exp.runs.evaluation import is_result
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
-from tape_exp.training.loaded import record_of
 from tests.conftest import SMALL, on_text
 
 
@@ -99,10 +97,6 @@ def test_a_loaded_run_is_the_one_that_was_trained(loaded):
     assert run.generate("5+3=", 4, 2.0, seed=3) == run.generate("5+3=", 4, 2.0, seed=3)
 
 
-def test_a_record_may_be_of_weights_in_a_folder_of_one_word(loaded):
-    assert record_of(loaded.folder, Path("llama")) == loaded.record
-
-
 def test_attention_and_positions_of_a_text(loaded):
     attention, positions = loaded.attention("12+34="), loaded.positions("12+34=")
     assert attention.keys() == positions.keys() == {1, 2}
@@ -127,40 +121,6 @@ def test_a_model_is_evaluated_on_its_own_task_a_longer_one_and_another(loaded):
     loaded.model.eval()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["task=battery", "task.problem=sort"],
-            "symbols are not the 14 that the model was trained",
-        ),
-        *(
-            ([word], f"{word} says nothing of how this run is evaluated")
-            for word in (
-                *("task.arch.layers=6", "scale=paper", "task.optim.lr=4", "model=rope"),
-                *("seed=5", "checkpoint=/none"),
-            )
-        ),
-    ],
-)
-def test_what_does_not_concern_the_evaluation_of_a_run_is_refused(words, message, loaded):
-    with pytest.raises(ConfigError, match=message):
-        te.evaluate(loaded, *words)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda run: te.compare(), "compare takes runs"),
-        (lambda run: te.compare("alibi", "rope"), "compare takes runs"),
-        (lambda run: te.evaluate(run.model), "evaluate takes a run, or a decoder and task="),
-    ],
-)
-def test_a_call_without_what_it_needs_is_refused(call, message, loaded):
-    with pytest.raises(ConfigError, match=message):
-        call(loaded)
-
-
 @pytest.mark.slow
 def test_runs_side_by_side_and_pictures(loaded):
     table = te.compare(loaded, loaded.record)
@@ -171,25 +131,6 @@ def test_runs_side_by_side_and_pictures(loaded):
     assert all(len(picture.getcolors(1 << 24)) > 5 for picture in pictures)
     with pytest.raises(ConfigError, match="the run has no heatmap"):
         te.plot(committed["benchmarks"])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("12+x=", "'x' is no symbol of the task; its symbols are <pad> <eos> \\+ = 0"),
-        ("", "a text has from 1 to .* tokens, each from 0 to 13"),
-        ([3, 14], "a text has from 1 to .* tokens, each from 0 to 13"),
-    ],
-)
-def test_what_is_no_text_is_refused(loaded, text, message):
-    with pytest.raises(ConfigError, match=message):
-        loaded.generate(text)
-
-
-@pytest.mark.parametrize("options", [{"temperature": float("nan")}, {"new_tokens": 0}])
-def test_what_generate_cannot_use_is_named(loaded, options):
-    with pytest.raises(ConfigError, match=r"temperature=.* at least 0, and new_tokens=.* least 1"):
-        loaded.generate("1+1=", **options)
 
 
 @pytest.mark.slow

@@ -100,21 +100,3 @@ def test_a_real_bench_resumes_and_adds_a_model(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert printed.count("| RoPE ") == printed.count("| NoPE ") == 1
     assert {p.suffix for p in (tmp_path / "bench").glob("copy-smoke*")} == {".csv", ".svg"}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["roep"], "model=roep is not known. Did you mean 'rope'?"),
-        (["rope", "task=c4"], "task=c4 is no word of a bench"),
-        (["rope", "tasks=cop"], "Did you mean 'copy'?"),
-        (["rope", "rates=a"], "rates=a must be numbers"),
-        (["abacus", "tasks=copy"], "Abacus must be told which tokens are digits"),
-        ([], "no search of learning rates is recorded"),
-    ],
-)
-def test_mistakes_are_one_sentence(words, message, tmp_path, capsys):
-    assert main([*words, "--out", str(tmp_path / "bench")]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1

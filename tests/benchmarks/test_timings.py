@@ -6,59 +6,10 @@ import weakref
 import pytest
 import torch
 
-from benchmarks import common, data, lengths, overhead, speed
-from tape_exp.models import attention
+from benchmarks import common, lengths, overhead
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
-from tape_exp.settings.schema import Arch
-from tests.conftest import SMALL, on_text
-
-CPU = torch.device("cpu")
-SHAPES = speed.Shapes(
-    Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64),
-    1,
-    (16,),
-    (32,),
-    0.01,
-    torch.float32,
-)
-
-
-def test_spread_is_median_and_quartiles():
-    expected = {"lower_quartile": 1.0, "median": 2.0, "upper_quartile": 3.0}
-    assert common.spread([1.0, 2.0, 3.0]) == expected
-
-
-@pytest.mark.slow
-def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
-    def scarce(scores, v):
-        if scores.biases and scores.q.shape[2] == 16:
-            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
-        return attention.sdpa(scores, v)
-
-    def unable(device):
-        raise RuntimeError("no")
-        yield
-
-    monkeypatch.setitem(attention.BACKENDS, "sdpa", scarce)
-    monkeypatch.setattr(speed, "decoding", unable)
-    kept = []
-    record = speed.measure(CPU, SHAPES, lambda record: kept.append(len(record["rows"])))
-    failed = {row["what"]: row["why"] for row in record["failed"]}
-    assert failed["core T 16 fire/sdpa"] == "OutOfMemoryError: CUDA out of memory."
-    assert failed["decoding"] == "RuntimeError: no"
-    cases = {(r["what"], r["encoding"], r["backend"]) for r in record["rows"]}
-    assert ("core", "fire", "explicit") in cases
-    assert ("core", "fire", "sdpa") not in cases
-    steps = {r["encoding"] for r in record["rows"] if r["what"] == "step"}
-    assert steps == {*speed.TIMED, "tape_separate"}
-    assert kept[0] > 0, "what is cut off leaves the parts before it"
-
-
-def test_a_slope_is_the_exponent():
-    assert lengths.slope((256, 512, 1024), [T**1.5 for T in (256, 512, 1024)]) == 1.5
-    assert lengths.slope((256, 512), [1.0, 2.0]) is None
+from tests.conftest import SMALL
 
 
 def test_what_is_counted_is_freed():
@@ -120,22 +71,3 @@ def test_the_bare_loop_ends_with_the_weights_of_the_run(tmp_path, monkeypatch):
     for name, value in loops[0].decoder.state_dict().items():
         trained = content["state_dict"][f"decoder.{name}"]
         assert torch.allclose(value, trained, rtol=1e-4, atol=1e-6), name
-
-
-@pytest.mark.slow
-def test_data_records_every_figure(tmp_path, text_folder, monkeypatch):
-    def small(folder, *words):
-        text = [word for word in on_text(text_folder) if not word.startswith("cache=")]
-        fixed = ["task=c4", "model=rope", "logger=none", "trainer=cpu"]
-        places = [f"runs={folder}/runs", f"cache={folder}/cache"]
-        steps = ["task.optim.max_steps=20", "task.optim.batch=4", "trainer.log_every=5"]
-        return compose_config([*fixed, *text, *steps, *places])
-
-    monkeypatch.setattr(data, "smoke", small)
-    assert data.main(["--out", str(tmp_path / "speed.jsonl")]) == 0
-    path = tmp_path / "speed.jsonl"
-    record = json.loads(path.read_text())
-    assert record["tokenising_mb_per_second_one_core"]["median"] > 0
-    assert record["second_start_seconds"]["median"] > 0
-    assert 0 <= record["data_wait_percent_of_a_step"]["median"] < 100
-    assert set(record["evaluation_over_bare_forward"]) == {"16", "32"}

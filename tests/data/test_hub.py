@@ -248,21 +248,6 @@ def test_cached_tokens_of_a_commit_need_no_hub(hub, tmp_path):
         tokenise(corpus("c4"), "train", tokenizer, tmp_path)  # main may be another commit by now
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"files": {"train": ["fr/*.json.gz"]}}, r"has no file like .*Set files\.train"),
-        ({"repository": "a/b/c"}, "text c4: the hub .*a/b/c"),
-        ({"revision": 40 * "0"}, "text c4: the hub .*0000"),
-    ],
-)
-def test_wrong_settings_are_told(hub, tmp_path, options, told):
-    publish(hub)
-    text = corpus("c4", **options)
-    with pytest.raises(ConfigError, match=told):
-        tokenise(text, "train", Tokenization("byte").make(text, tmp_path), tmp_path)
-
-
 def test_tokenizer_is_fetched_once(hub, tmp_path):
     made = Tokenization("byte").make(corpus("c4"), tmp_path)
     hub.commit("models/meta-llama/Llama-2-7b-hf", {"tokenizer.json": made.save().encode()})
@@ -307,15 +292,6 @@ def test_llama_is_fetched_once(hub):
         llama.fetch(LLAMA, f"checkpoint={LLAMA}")
 
 
-def test_another_model_is_refused_before_its_weights_are_fetched(hub):
-    hub.commit(f"models/{LLAMA}", LLAMA_FILES | {"config.json": b'{"model_type": "gemma"}'})
-    with pytest.raises(ConfigError, match="model_type is gemma"):
-        llama.fetch(LLAMA, f"checkpoint={LLAMA}")
-    assert not any("safetensors" in request for request in hub.requests)
-    with pytest.raises(ConfigError, match=r"checkpoint=a/b/c: .*a/b/c"):
-        llama.fetch("a/b/c", "checkpoint=a/b/c")
-
-
 def scrolls_zip(dataset: str, folder: str = "") -> bytes:
     """The zip of a SCROLLS set, with the generated rows."""
     file = io.BytesIO()
@@ -340,31 +316,3 @@ def test_scrolls_is_read_from_its_zips(hub):
     for dataset, revision in (("gov_report", "main"), ("qasper", 40 * "0")):
         with pytest.raises(ConfigError, match=rf"SCROLLS {dataset}: .*scale\.text=local"):
             scrolls.read(dataset, "train", "hub", revision=revision)
-
-
-READERS = {  # a repository, whoever reads it, and what is told instead
-    "datasets/allenai/c4": (lambda _: read(corpus("c4")), r"text\.path=<a folder"),
-    f"models/{LLAMA}": (lambda _: llama.fetch(LLAMA, "checkpoint=x"), "checkpoint=<a folder"),
-    f"models/{LLAMA} files": (
-        lambda folder: Tokenization("hub", path=LLAMA).make(corpus("c4"), folder),
-        r"task\.tokenizer\.kind=bpe",
-    ),
-    SCROLLS: (lambda _: scrolls.read("qasper", "train", "hub"), r"task\.path"),
-}
-
-
-@pytest.mark.parametrize("repository", READERS)
-def test_a_refusal_is_told(hub, tmp_path, repository):
-    publish(hub)
-    hub.commit(f"models/{LLAMA}", LLAMA_FILES)
-    hub.commit(SCROLLS, {"qasper.zip": scrolls_zip("qasper", "qasper/")})
-    reads, instead = READERS[repository]
-    for answer, told in (
-        ((404, "RepoNotFound"), r"the hub refuses it \("),
-        ((403, "GatedRepo"), r"the hub refuses it \("),
-        ((400, ""), r"the hub cannot give it \("),
-    ):
-        hub.refused[repository] = answer
-        huggingface_hub.HfFileSystem.clear_instance_cache()
-        with pytest.raises(ConfigError, match=f"{told}.*{instead}"):
-            reads(tmp_path)

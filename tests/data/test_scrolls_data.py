@@ -136,26 +136,6 @@ def test_a_wrong_row_names_its_file(tmp_path):
             read("qasper", "train", "local", str(tmp_path))
 
 
-def test_wrong_settings_say_what_to_do(tmp_path):
-    elsewhere = r".*scale\.text=local with task\.path=<a folder>.*scale\.text=builtin"
-    for path in (None, str(tmp_path / "nowhere"), str(tmp_path)):
-        with pytest.raises(
-            ConfigError, match=rf"task\.path={path} holds none of qasper/train\.jsonl, " + elsewhere
-        ):
-            read("qasper", "train", "local", path)
-    write(tmp_path / "qasper.zip", [row(1, "Why?\n\nA document", "so")])
-    with pytest.raises(ConfigError, match=r"qasper/validation\.jsonl.* cannot be read"):
-        read("qasper", "validation", "local", str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["qasper.zip", "train.jsonl.gz"])
-def test_a_damaged_file_is_named(name, tmp_path):
-    write(tmp_path / name, list(builtin.scrolls_rows("qasper", "train")))
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-200])
-    with pytest.raises(ConfigError, match=rf"{re.escape(name)} cannot be read: .* Fetch it again"):
-        read("qasper", "train", "local", str(tmp_path))
-
-
 def check(example: Example, tokenizer: Tokenizer, encoded, max_length: int) -> None:
     """What holds of every example and length."""
     asked, answer = encoded

@@ -110,40 +110,6 @@ def test_a_broken_row_is_told(row, told, tmp_path):
         read(local(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("train.jsonl.gz", b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 99),
-        ("train.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"),
-    ],
-)
-def test_broken_content_names_the_file(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(
-        ConfigError, match=rf"{name} cannot be read after 0 documents: .* Fetch the file again"
-    ):
-        read(local(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda f: Text("set", source="local"), r"no file of the split train in None\. Set"),
-        (lambda f: local(f / "nowhere"), r"no file of the split train .*nowhere\. Set its path"),
-        (lambda f: local(f), r"no file of the split train .*files\.train"),
-        (
-            lambda f: local(f / "notes.md"),
-            r"text is read from \.jsonl, \.json, \.parquet, \.txt, \.py files",
-        ),
-        (lambda f: Text("set", source="hub"), "source=hub needs repository"),
-    ],
-)
-def test_wrong_sources_say_what_to_do(make, message, tmp_path):
-    (tmp_path / "notes.md").write_text("no text")
-    with pytest.raises(ConfigError, match=message):
-        read(make(tmp_path))
-
-
 @pytest.mark.slow
 def test_builtin_text_is_split_without_overlap():
     for kind in ("code", "english"):

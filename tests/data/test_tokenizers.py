@@ -73,17 +73,6 @@ def test_file_gives_the_same_tokenizer(corpus, tmp_path):
     assert loaded.encode(["the dog"])[0].tolist() == made.encode(["the dog"])[0].tolist()
 
 
-def test_wrong_files_are_named(corpus, tmp_path):
-    with pytest.raises(ConfigError, match=r"absent\.json does not exist"):
-        Tokenization().load(tmp_path / "absent.json")
-    (tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"broken\.json is not a tokenizer\.json"):
-        Tokenization().load(tmp_path / "broken.json")
-    (tmp_path / "good.json").write_text(Tokenization("byte").make(corpus, tmp_path).save())
-    with pytest.raises(ConfigError, match=r"has no token '<bos>'; set task\.tokenizer\.bos"):
-        Tokenization(bos="<bos>").load(tmp_path / "good.json")
-
-
 def test_truncation_and_padding_of_a_file_are_switched_off(corpus, tmp_path):
     """They would cut every document, or fill it up, without a word."""
     plain = Tokenization("byte").make(corpus, tmp_path)

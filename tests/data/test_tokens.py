@@ -13,7 +13,6 @@ from tape_exp.data import tokens as tokens_module
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.data.tokens import tokenise
-from tape_exp.settings.errors import ConfigError
 
 DOCUMENTS = [f"document {i}: " + "ü word " * (i % 17) for i in range(300)]
 
@@ -136,9 +135,3 @@ def test_processes_that_start_together_write_once(corpus, tokenizer, tmp_path, s
     for process in processes:
         process.join()
     assert found == {tokenise(corpus, "train", tokenizer, tmp_path).fingerprint()}
-
-
-def test_an_empty_corpus_is_told(corpus, tokenizer, tmp_path):
-    (tmp_path / "text" / "train.jsonl").write_text('\n\n{"text": ""}\n')
-    with pytest.raises(ConfigError, match="text tiny: its split train holds no document"):
-        tokenise(corpus, "train", tokenizer, tmp_path)

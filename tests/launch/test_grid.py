@@ -10,7 +10,6 @@ from tape_exp.paper.artifact import load
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
 from tests.conftest import finish
 
 
@@ -46,26 +45,6 @@ def test_words_of_slurm_are_not_the_runs():
 )
 def test_each_combination_is_one_run(words, runs):
     assert [shlex.join(choice) for choice in combinations(words)] == runs
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["model=rope,tpae"], "model=tpae is not known. Did you mean 'tape'?"),
-        (["fig_adition"], "artifact fig_adition is not known. Did you mean 'fig_addition'?"),
-        (["fig_addition", "seeds=0,x"], "seeds=0,x must be different integers"),
-        (
-            ["task=pg19", "checkpoint=nowhere"],
-            "checkpoint=nowhere is neither a file, nor the folder of a run",
-        ),
-        (["checkpoint=runs/foo"], "runs/foo is neither a file, nor the folder of a run or a"),
-        (["trainer.micro_batch=0"], "trainer.micro_batch=0 should be greater"),
-    ],
-)
-def test_mistakes_are_found_before_anything_is_submitted(words, message, tmp_path):
-    with pytest.raises(ConfigError) as error:
-        runs_of([*words, f"runs={tmp_path}"])
-    assert message in str(error.value)
 
 
 @pytest.mark.slow

@@ -16,13 +16,10 @@ from tape_exp.models.attention import (
     Scores,
     Window,
     attend,
-    bucket,
-    causal_blocks,
     choose,
     refusal,
 )
 from tape_exp.models.conformance import randomise
-from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder
 
 
@@ -179,19 +176,6 @@ def test_logits_of_16_bits_are_not_rounded_to_16_bits(backend, given):
         assert other is None or (one - other).abs().max() < 2**-7 * v.abs().max()
 
 
-def test_flex_is_compiled_for_few_lengths_and_its_blocks_serve_training():
-    padded = {length: bucket(length) for length in range(1, 8193)}
-    assert all(length <= whole and whole % 128 == 0 for length, whole in padded.items())
-    assert all(whole <= 1.25 * length for length, whole in padded.items() if length > 1024)
-    assert len(set(padded.values())) <= 24
-    causal_blocks.cache_clear()
-    with torch.inference_mode():
-        made = causal_blocks(128, 128, "cpu")
-    kept = [part for part in made.as_tuple() if isinstance(part, torch.Tensor)]
-    assert kept
-    assert not any(part.is_inference() for part in kept)
-
-
 BACKWARD = ("tape", "pope")  # which takes as long again
 # Two kinds of layers with every key of a layer
 PATTERN = "[{name:tape,window:8,sinks:2,qk_norm:true},{name:alibi,window:5,ssmax:true}]"
@@ -239,39 +223,6 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         carried = make(2, 4, 512, 64) if "carried" in kind else None
         assert choose(scores, carried) == backend
         assert refusal(backend, scores, k) is None
-
-
-def test_on_a_cpu_long_plain_rows_are_fused_and_choices_are_told_once(caplog):
-    q = torch.zeros(1, 1, 512, 8)
-    biases = (ByKey(torch.zeros(1, 512, 1)),)
-    assert choose(Scores(q, q), None) == "sdpa"
-    assert choose(Scores(q[:, :, :8], q[:, :, :8]), None) == "explicit"
-    assert choose(Scores(q, q, biases), None) == "explicit"
-    with torch.no_grad():
-        assert choose(Scores(q, q, biases), None) == "sdpa"
-    CHOICES.clear()
-    caplog.clear()
-    with caplog.at_level("INFO", logger="tape_exp"):
-        for _ in range(2):
-            attend(Scores(q, q), q.transpose(1, 2))
-    assert len(caplog.messages) == 1
-    assert caplog.messages == CHOICES
-
-
-def test_backends_that_cannot_say_why(monkeypatch):
-    scores, v, carried, _ = case(kinds="dense")
-    with pytest.raises(ConfigError, match=r"=flash: flash-attn is for .*: explicit, sdpa"):
-        attend(scores, v, carried, "flash")
-    with pytest.raises(ConfigError, match=r"=flex: FlexAttention has no backward pass on a CPU"):
-        attend(scores, v, carried, "flex")
-    monkeypatch.setattr(attention, "flash_installed", lambda: True)
-    with FakeTensorMode():
-        q = torch.empty(1, 2, 1, 32, dtype=torch.bfloat16, device="cuda")
-        narrow, plain = torch.empty(1, 2, 1, 8, device="cuda"), Scores(q, q)
-        assert refusal("flash", plain, q) is None
-        assert "from the queries'" in refusal("flash", plain, narrow)
-        assert refusal("flash", replace(plain, window=Window(2, 1)), q)
-        assert refusal("flash", replace(plain, biases=(Dense(q),)), q)
 
 
 def test_a_window_of_three_shows_a_query_itself_two_before_and_the_sinks():

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tape_exp.models.conformance import randomise
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder
 
@@ -20,21 +19,6 @@ def test_155_m_backbone_has_the_papers_size():
 def test_every_model_begins_with_the_same_backbone(name, arch):
     rope, other = make_decoder("rope", arch).state_dict(), make_decoder(name, arch).state_dict()
     assert all(torch.equal(value, other[key]) for key, value in rope.items())
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ((100, 3), r"width=100 is not divisible by task\.arch\.heads=3\."),
-        ((12, 4), r"head dimension .* is 3 and must be even"),
-        ((12, 6, 4), r"heads=6 is not divisible by task\.arch\.kv_heads=4\."),
-        ((12, 6, None, 5), r"head dimension .* is 5 and must be even"),
-    ],
-)
-def test_wrong_sizes_name_the_key_and_a_value_that_works(sizes, message):
-    keys = ("width", "heads", "kv_heads", "head_size")
-    with pytest.raises(ConfigError, match=message):
-        Arch(layers=1, ffn=8, **dict(zip(keys, sizes, strict=False)))
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -87,22 +71,3 @@ def test_logits_of_chosen_tokens_are_those_of_all(arch):
         assert torch.allclose(
             model(tokens, logits_at=places), model(tokens).flatten(0, 1)[places], atol=1e-6
         )
-
-
-@pytest.mark.slow
-def test_only_training_is_compiled(arch):
-    """Evaluation has many lengths, each of which would be a graph of its own."""
-    model, graphs = make_decoder("rope", arch), []
-
-    def counted(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    model.compile(backend=counted)
-    tokens = torch.randint(14, (2, 12), generator=torch.Generator().manual_seed(0))
-    trained = model.train()(tokens)
-    built = len(graphs)
-    assert 1 <= built <= 3  # the first block, the last, and all between
-    assert torch.allclose(trained, model.eval()(tokens), atol=1e-6)
-    model(tokens[:, :7])
-    assert len(graphs) == built

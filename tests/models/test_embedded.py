@@ -10,11 +10,8 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
-from tape_exp.models.generation import generate
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import VOCABULARY
-from tape_exp.tasks.stability import shift_rows
 from tests.conftest import make_decoder, make_position
 
 SUMS = ("12+9=03", "7+805=505<eos>")  # 21 + 9 = 30; 7 + 508 = 515, with a wrong answer
@@ -106,21 +103,6 @@ def test_offsets_are_those_of_the_row_and_reach_both_ends(arch):
     later = ids_of(encoding, torch.full((390, 1), 4), RowSampler(5, first=10)).flatten() - 1
     assert torch.equal(later, found[10:])
     assert not (ids_of(encoding, torch.full((9, 1), 4)) - 1).any()
-
-
-def test_a_table_ends_in_a_sentence(arch):
-    wanted = r"model\.length=40 is .* learned, .* 48 tokens; model\.length=48 would do"
-    with pytest.raises(ConfigError, match=wanted):
-        make_position("learned", arch, "model.length=40")
-    model = make_decoder("learned", arch).eval()
-    assert len(generate(model, [[4] * 40], 8)[0]) == 8
-    with pytest.raises(ConfigError, match=r"model\.length=49 would do"):
-        generate(model, [[4] * 40], 9)
-    longer = make_decoder("learned", arch, "model.length=49").eval()
-    assert len(generate(longer, [[4] * 40], 9)[0]) == 9
-    tokens = torch.full((1, 40), 4)
-    with pytest.raises(ConfigError, match=r"model\.length=50 would do"):
-        shift_rows(model, tokens, 4, [1], shift=10)
 
 
 @pytest.mark.parametrize("name", ["alibi", "fire"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tape_exp.models.conformance import randomise
-from tape_exp.models.generation import Cache, generate, new_cache
+from tape_exp.models.generation import generate, new_cache
 from tests.conftest import make_decoder
 
 TOKENS = torch.randint(0, 14, (3, 20), generator=torch.Generator().manual_seed(0))
@@ -72,12 +72,3 @@ def test_sampling_follows_the_probabilities(arch):
     drawn = generate(model, [prompt] * 4000, 1, temperature=0.8, generator=generator())
     counts = torch.bincount(torch.tensor(drawn).flatten(), minlength=14) / 4000
     assert (counts - expected).abs().max() < 0.03
-
-
-def test_limits_are_told(arch):
-    model = make_decoder("rope", arch)
-    with pytest.raises(ValueError, match="no empty one"):
-        generate(model, [TOKENS[0, :0]], 2)
-    cache = Cache(torch.arange(4.0)[None])
-    with pytest.raises(ValueError, match="5 tokens do not fit in a cache of 4"), torch.no_grad():
-        model(TOKENS[:, :5], cache=cache)

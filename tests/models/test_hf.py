@@ -124,17 +124,7 @@ def test_out_and_in_again(scaling, changes, arch, tmp_path):
             assert torch.equal(ours(path)(tokens), expected)
 
 
-@pytest.mark.parametrize("name", ["rope", "tape"])
-def test_stored_in_another_type(name, arch, tmp_path):
-    decoder, folder = exported(name, arch, tmp_path, dtype=torch.bfloat16)
-    again = AutoModelForCausalLM.from_pretrained(folder)
-    assert again.dtype == torch.bfloat16
-    assert decoder.embedding.weight.dtype == torch.float32
-    wanted = sorted(p.bfloat16().sum().item() for p in decoder.parameters())
-    assert sorted(p.sum().item() for p in again.parameters()) == wanted
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["fire", "randpe", "rope", "tape"])
 def test_generation_is_our_own(name, arch):
     """Greedy, rows of different lengths, padded on the left, with a cache and without; EOS stops a
     row.
@@ -175,21 +165,6 @@ def test_padding_on_either_side_changes_no_logit_and_no_gradient(arch):
     kept = model(TOKENS, logits_to_keep=3).logits
     assert torch.allclose(kept, model(TOKENS).logits[:, -3:])
     assert torch.allclose(model(TOKENS, logits_to_keep=1).logits, kept[:, -1:], atol=1e-5)
-
-
-def test_what_generation_lacks_is_told(arch):
-    _, model = ours_in("tape", arch)
-    options = {"max_new_tokens": 2, "pad_token_id": 13}
-    with pytest.raises(ValueError, match=r"beam_search: set num_beams=1"):
-        model.generate(TOKENS, num_beams=2, do_sample=False, **options)
-    mask = torch.ones_like(TOKENS)
-    mask[0, -1] = 0
-    with pytest.raises(ValueError, match=r"set tokenizer\.padding_side='left'"):
-        model.generate(TOKENS, attention_mask=mask, **options)
-    with pytest.raises(ValueError, match="has no inputs_embeds"):
-        model(TOKENS, inputs_embeds=torch.zeros(3, 20, 32))
-    with pytest.raises(ValueError, match="in the middle of a row"):
-        model(TOKENS[:1, :3], attention_mask=torch.tensor([[1, 0, 1]]))
 
 
 def test_tokenizer_and_special_tokens(tmp_path, text_folder, arch):
@@ -242,17 +217,6 @@ def test_an_exported_model_says_how_to_load_it(name, arch, tmp_path, monkeypatch
     exec(loads, names := {})
     with torch.no_grad():
         assert (names["model"](TOKENS).logits - decoder(TOKENS)).abs().max() < 1e-4
-
-
-def test_further_tokens_leave_the_logits_of_the_others(arch, tmp_path):
-    _, model = ours_in("tape", arch)
-    before = model(TOKENS).logits
-    model.resize_token_embeddings(arch.vocab + 3)
-    assert torch.equal(model(TOKENS).logits[..., : arch.vocab], before)
-    further = torch.full_like(TOKENS, arch.vocab + 2)
-    model.save_pretrained(tmp_path)
-    again = TapeExpForCausalLM.from_pretrained(tmp_path)
-    assert torch.equal(again(further).logits, model(further).logits)
 
 
 def test_recomputed_blocks_have_the_same_gradients(arch):

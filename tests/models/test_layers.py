@@ -3,7 +3,6 @@ keys.
 """
 
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -12,9 +11,6 @@ import torch
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
-from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
-from tape_exp.training.from_config import blank_parts
 from tests.conftest import make_decoder
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -102,26 +98,3 @@ def test_ssmax_multiplies_logits_and_biases(window, arch):
         expected = before[:, :, t] ** powers[None, :, None] * seen
         expected = expected / expected.sum(-1, keepdim=True)
         assert torch.allclose(found[:, :, t], expected, atol=1e-5)
-
-
-MISTAKES = [
-    ("model=[rope,nop]", "model.layers.1=nop is not known. Did you mean 'nope'? Choose one"),
-    ("model=[rope,rnope_swa]", "model.layers.1=rnope_swa is itself a pattern"),
-    ("model=[rope,nope] +model.window=3", "model.window is not a key of a pattern"),
-    (
-        "model=[randpe,{name:randpe,random_range:3}]",
-        "several model.random_range or model.random_floats",
-    ),
-    ("model=rope +model.windo=3", "model.windo is not known. Did you mean 'window'?"),
-    ("model=rope_window model.window=0", "model.window=0"),
-    ("model=[{name:rope,window:0},nope]", "model.layers.0.window=0"),
-    ("model=[nope,{name:p_rope,p:3}]", "model.layers.1.p=3 should be less"),
-    ("model=rope +model.ssmax=2", "model.ssmax=2"),
-    ("model=rope_window model.windw=3", "Did you mean 'model.window'?"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), MISTAKES)
-def test_mistakes_are_explained(words, message):
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        blank_parts(compose_config(words.split()))

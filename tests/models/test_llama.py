@@ -15,7 +15,6 @@ from tokenizers import processors
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     LlamaForCausalLM,
 )
 
@@ -207,30 +206,6 @@ def test_special_tokens_are_those_of_transformers(settings, ids, processor, expe
         assert (told.bos, told.add_bos) == wanted
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("begins", [False, True])
-def test_a_prompt_begins_as_the_tokenizer_of_the_checkpoint_begins_it(begins, tmp_path):
-    saved("llama", tmp_path)
-    if begins:
-        tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", 0)]
-        )
-        tokenizer.save(str(tmp_path / "tokenizer.json"))
-    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-    (tmp_path / "chat_template.jinja").write_text(template)
-    decoder, task = te.build("rope", f"checkpoint={tmp_path}", task="c4")
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert task.encode("A text.") == loaded("A text.").input_ids
-    kept, what = task.assets()["chat_template.jinja"], {"model": {"name": "rope"}}
-    export.save(decoder, tmp_path / "out", task.tokenizer, **what, chat_template=kept)
-    again = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert again("A text.").input_ids == loaded("A text.").input_ids
-    chat = [{"role": "user", "content": "A question?"}]
-    said = loaded.apply_chat_template(chat, tokenize=False)
-    assert again.apply_chat_template(chat, tokenize=False) == said == "<user>A question?"
-
-
 def add_tokenizer(folder: Path, added: tuple[str, ...] = ()) -> Path:
     """A tokenizer of bytes beside a model, to which special tokens are added."""
     tokenizer = Tokenization("byte").make(Text("none"), folder).backend
@@ -263,20 +238,6 @@ def test_any_of_several_ends_stops_an_answer_as_in_transformers(tmp_path):
     export.save(decoder, tmp_path / "out", task.tokenizer, model={"name": "rope"})
     again = LlamaForCausalLM.from_pretrained(tmp_path / "out")
     assert again.generate(ids, max_new_tokens=20, do_sample=False)[0, 20:].tolist() == expected
-
-
-@pytest.mark.slow
-def test_a_token_that_was_added_for_padding_needs_no_embedding(tmp_path):
-    theirs(vocab_size=258).save_pretrained(tmp_path)
-    folder = add_tokenizer(tmp_path, ("<pad>",))
-    decoder, task = te.build("rope", f"checkpoint={folder}", task="c4")
-    assert decoder.arch.vocab == 258
-    assert max(task.encode("A <pad> text.")) < 258
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.add_tokens(["word"])  # which a text becomes
-    tokenizer.save(str(folder / "tokenizer.json"))
-    with pytest.raises(ConfigError, match=r"260 tokens, .* embedding 258.* beside its weights"):
-        te.build("rope", f"checkpoint={folder}", task="c4")
 
 
 FORMS = {
@@ -367,12 +328,6 @@ def test_a_config_means_what_it_means_to_transformers(form, changes, tmp_path):
     assert (logits(decoder) - logits(model)).abs().max() < 1e-3
 
 
-def test_mixed_windows_are_refused_by_name(tmp_path):
-    rewrite(saved("qwen3", tmp_path), **WINDOW, max_window_layers=1)
-    with pytest.raises(ConfigError, match="only some layers have a window"):
-        llama.read_config(tmp_path)
-
-
 def test_fingerprint_names_the_weights(checkpoint, tmp_path):
     name = llama.fingerprint(checkpoint)
     whole = tmp_path / "copy"
@@ -403,14 +358,6 @@ def test_configs_that_the_decoder_does_not_compute_are_refused(checkpoint, chang
         llama.read_config(rewrite(checkpoint, **changes))
     assert str(checkpoint) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_missing_config_is_told(checkpoint):
-    assert llama.is_llama(checkpoint)
-    (checkpoint / "config.json").unlink()
-    assert not llama.is_llama(checkpoint)
-    with pytest.raises(ConfigError, match=r"has no config\.json; name the folder"):
-        llama.read_config(checkpoint)
 
 
 def test_damaged_weights_are_told(checkpoint):

@@ -15,7 +15,6 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tests.conftest import make_decoder
@@ -154,35 +153,6 @@ def test_frozen_matrices_in_bf16():
     with torch.no_grad(), peft.without_autocast(ours):
         assert torch.equal(ours(TOKENS), expected), "an evaluation in fp32 still computes"
     assert all(parameter.dtype == torch.float32 for _, parameter in peft.trained(ours))
-
-
-REFUSED = [
-    ("alibi lora", r"model=alibi is none; set peft\.interpolation=1"),
-    ("alibi drope", r"drops RoPE, and model=alibi is not RoPE alone; use model=rope"),
-    ("tape drope", r"drops RoPE, and model=tape is not RoPE alone"),
-    ("rope drope peft.theta=1e6", r"peft\.theta has no effect with peft\.drop=true"),
-    ("alibi theta peft.interpolation=1", r"model=alibi is none; use model=rope"),
-    ("rope_yarn lora", r"model\.scaling\.method=yarn both stretch"),
-    ("rope tape", r"has no such parameters; model=tape has positions"),
-    ("tape longlora", r"peft\.sparse_groups=4 needs positions in queries and keys only"),
-    ("rope_window longlora", r"peft\.sparse_groups=4 needs .* keys only, and no window"),
-    ("rope lora peft.train=[norm]", r"peft\.train\.0=norm is not known.*'norms'"),
-    ("rope full peft.train=[]", r"peft=full trains nothing"),
-    ("rope lora peft.train=[everything]", r"set peft\.lora=null"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("words", "message"), REFUSED, ids=str)
-def test_what_cannot_be_adapted_says_why(words, message):
-    with pytest.raises(ConfigError, match=message):
-        adapted(*words.split())
-
-
-def test_a_row_that_does_not_divide_into_groups():
-    q = torch.zeros(1, 20, 2, 4)
-    with pytest.raises(ConfigError, match=r"task\.train_length=20 .* task\.train_length=16 does"):
-        peft.shifted_sparse(q, q, q, 8)
 
 
 def test_every_method_interpolates_positions_and_theta_scaling_trains_what_lora_does():

@@ -7,13 +7,11 @@ import re
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import peft
-from tape_exp.models.conformance import ARCH, CHECKS
+from tape_exp.models.conformance import CHECKS
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.t5 import T5
@@ -25,11 +23,6 @@ from tape_exp.tasks.arithmetic import row_length
 from tests.conftest import MODELS, bias_of, make_decoder, make_position, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_yaml_is_named_after_its_file(name):
-    assert model_of(name)["name"] == name
 
 
 # What no YAML has: other choices of an encoding; several kinds of layers, with keys of attention.
@@ -96,21 +89,10 @@ LONGROPE = (
 )
 REFUSED = [
     ("t5", "model.buckets=1", "model.buckets=1 should be greater than or equal to 2"),
-    ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
-    ("rope", "model.scaling.factor=2", "factor=2 stretches nothing without a method"),
     ("rope_yarn", "+model.scaling.beta_slow=40", "beta_slow=40.0 must be below model.scaling.bet"),
-    ("rope", LONGROPE[0], "model.scaling.short_factor holds 0 numbers; give 4"),
-    ("rope", (*LONGROPE, "+model.scaling.long_factor=[1,2]"), "long_factor holds 2 numbers"),
-    *((name, "++model.scaling.method=dynamic", "use model=rope") for name in ("grape", "repo")),
     ("selective_rope", "++model.scaling.method=dynamic", "reads the length of a row"),
     ("selective_rope", ("model.start=rope", "model.bias=false"), "needs model.bias=true"),
-    ("repo", "model.reduction=33", "model.reduction=33 must be from 1 to task.arch.width=32"),
-    ("tape", "model.psi_input=values", "model.psi_input=values is not known"),
-    ("tape_tensor", "++model.R=4", "model.L=2 model.R=4: model.initial=rope needs L and R of"),
-    ("tape_fourier", "++model.R=3", "model.initial=fourier needs L=2 and an even R"),
     ("tape_no_equivariance", "++model.weights=full", "equivariant=false needs model.weights=heads"),
-    ("tape_householder", "model.R=6", "model.R=6 must be even and divide the 8 channels"),
-    ("learned", "model.length=40", "model.length=48 would do"),
     ("fire_randpe", "+model.hiden=5", "model.hiden is not known. Did you mean 'hidden'"),
 ]
 
@@ -121,23 +103,6 @@ def test_a_wrong_value_names_its_key(name, words, message, arch):
         make_position(name, arch, *([words] if isinstance(words, str) else words))
 
 
-@pytest.mark.parametrize("name", ["abacus", "coupling"])
-def test_an_encoding_that_must_know_digits_says_so(name):
-    with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic does"):
-        make_position(name, Arch(layers=1, width=8, heads=2, ffn=8))
-
-
-def test_rows_that_take_xpos_out_of_fp32_are_refused(arch):
-    """At the last length that it takes, logits are still finite; 512 is its own B."""
-    long = dataclasses.replace(arch, max_length=2**17)
-    with pytest.raises(ConfigError, match=r"model\.scale_base=512: over rows of 131072") as told:
-        make_position("xpos", long)
-    enough = int(re.search(r"model\.scale_base=(\d+) or more", str(told.value))[1])
-    encoding = make_position("xpos", long, f"model.scale_base={enough}")
-    ones, ends = torch.ones(1, 2, 4, 8), torch.tensor([[0.0, 2.0**17 - 1]])
-    assert all(x.isfinite().all() for x in encoding.rotate(ones, ones, ones, encoding.start(ends)))
-
-
 def test_t5_buckets(arch):
     encoding = T5(arch, buckets=64, max_distance=128)
     bucket = encoding.bucket(torch.tensor([0.0, 1, 31, 32, 33, 64, 127, 128, 5000]))
@@ -145,20 +110,6 @@ def test_t5_buckets(arch):
     assert bucket.diff().min() >= 0
     assert bucket[5].item() == 48  # half-way on the logarithmic scale from 32 to 128
     assert bucket[-2:].tolist() == [63, 63]
-
-
-@pytest.mark.parametrize(("kernel", "slope", "power"), [("log", 2, 1), ("power", 1, 2)])
-def test_kerples_heads_begin_apart(kernel, slope, power, arch):
-    """r1 and r2 are uniform from 0 to 1 or 2, as the authors draw them."""
-    many = dataclasses.replace(arch, heads=256, width=256 * arch.head_dim)
-    encoding = make_position(f"kerple_{kernel}", many)
-    encoding.init_weights(torch.Generator().manual_seed(0))
-    r1 = F.softplus(encoding.raw_r1)
-    r2 = F.softplus(encoding.raw_r2) if kernel == "log" else 2 * encoding.raw_r2.sigmoid()
-    for drawn, top in ((r1, slope), (r2, power)):
-        drawn = drawn.detach()
-        assert 0.0099 <= drawn.min() < 0.05 * top < 0.95 * top < drawn.max() <= top
-        assert drawn.mean() == pytest.approx(top / 2, rel=0.1)
 
 
 def of_transformers(method: str, length: int, p: float):
@@ -179,7 +130,7 @@ STRETCHED |= {"dynamic": ("rope", "model.scaling.method=dynamic")}
 STRETCHED |= {"proportional": ("p_rope", "model.p=0.5")}
 
 
-@pytest.mark.parametrize("length", [500, 1024, 1025, 3000])
+@pytest.mark.parametrize("length", [500, 1025, 3000])
 @pytest.mark.parametrize("method", STRETCHED)
 def test_scaled_frequencies_match_transformers(method, length):
     """Also with weights of 16 bits; where only evaluation stretches, training is left alone."""
@@ -240,44 +191,10 @@ def test_random_floats_are_even_in_evaluation_and_sorted_uniform_draws_in_traini
         make_decoder("rope", arch, "+model.random_floats=true")
 
 
-def test_randpe_says_what_to_change(arch):
-    for words in ("1.001", "1e9"):
-        with pytest.raises(ConfigError, match="positions to draw from, which must be above 48"):
-            make_decoder("randpe", arch, f"model.random_range={words}")
-    with pytest.raises(ConfigError, match=r"model\.random_range=1 .* greater than 1"):
-        make_decoder("randpe", arch, "model.random_range=1")
-    with pytest.raises(ConfigError, match=r"model\.random_range=4\.0 would do"):
-        make_decoder("randpe", arch).positions(1, 97, torch.device("cpu"), RowSampler(5))
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("selective_rope", "model.start=rope"),
-        ("selective_rope", "model.start=rope", "model.gate=false", "model.silu=false"),
-        ("repo", "model.start=rope"),
-        ("grape",),
-        ("grape", "model.planes=learned"),
-        ("grape", "model.phase=tokens"),
-    ],
-    ids=str,
-)
-def test_step_0_is_rope_and_learns(words):
-    """The logits, and after two steps a gradient in every positional parameter."""
-    model = make_decoder(words[0], ARCH, *words[1:], "model.theta=1000")
-    rope = make_decoder("rope", ARCH, "model.theta=1000")
-    assert (model(TOKENS) - rope(TOKENS)).abs().max() < 1e-5
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(TOKENS).logsumexp(-1).square().mean().backward()
-        optimizer.step()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad.abs().max() > 0, name
-
-
 AS_ROPE = [("p_rope", "model.p=1"), ("selective_rope", "model.start=rope")]
 AS_ROPE += [("repo", "model.start=rope"), ("grape", "model.phase=tokens")]
+AS_ROPE += [("selective_rope", "model.start=rope", "model.gate=false", "model.silu=false")]
+AS_ROPE += [("grape", "model.planes=learned")]
 # Of one class, with other numbers, or with keys of attention.
 ALIKE = ("tape_i", "rope_", "ssmax", "rnope_swa")
 WORDS = [*AS_ROPE, *((name,) for name in MODELS if not name.startswith(ALIKE))]
@@ -299,18 +216,6 @@ def test_it_is_measured_whether_an_encoding_begins_as_rope(words, arch):
     begins = model.random is None and peft.begins_as_rope(own)
     assert begins == bool(apart < 1e-5)
     assert begins or words not in AS_ROPE
-
-
-def test_each_key_head_has_one_rotation_so_that_a_cache_stays_small():
-    arch = dataclasses.replace(ARCH, kv_heads=1)
-    for name in ("repo", "grape", "pope"):
-        model = make_decoder(name, arch)
-        cache = new_cache(model, 24, None, 2)
-        with torch.no_grad():
-            model(TOKENS, cache=cache)
-        width = 16 if name == "pope" else 8
-        assert cache._buffers[0, "k"].shape == (2, 24, 1, width)
-        assert cache._buffers[0, "v"].shape == (2, 24, 1, 8)
 
 
 def generator() -> torch.Generator:

@@ -99,20 +99,6 @@ def test_products_of_rope_are_its_mean_cosine(arch):
         assert torch.allclose(layer.products_by_head[0, 2], expected, atol=1e-5)
 
 
-def test_first_layer_sees_the_initial_state_and_the_second_an_updated_one(arch):
-    rope = trace(make_decoder("rope", arch), TOKENS)
-    tape = trace(random_decoder("tape", arch), TOKENS)
-    assert torch.allclose(tape[1].products, rope[1].products, atol=1e-6)
-    assert (tape[2].products - rope[2].products).abs().max() > 0.1
-    assert (tape[2].products[0] - tape[2].products[1]).abs().max() > 0.01  # the rows' tokens differ
-    assert torch.allclose(tape[2].products_by_head.mean(1), tape[2].products, atol=1e-5)
-
-
-def test_unknown_layer(arch):
-    with pytest.raises(ValueError, match="there is no layer 3: the layers are 1 … 2"):
-        trace(make_decoder("rope", arch), TOKENS, [1, 3])
-
-
 @pytest.mark.parametrize("name", ["rope", "tape", "fire", "tape_fourier"])
 def test_under_bf16_autocast_positions_stay_fp32(name, arch):
     model = random_decoder(name, arch)

@@ -15,7 +15,6 @@ from tape_exp.paper.records import add_records, read_records
 from tape_exp.paper.tables import tex
 from tape_exp.paper.view import View
 from tape_exp.settings import folders, plugins
-from tape_exp.settings.errors import ConfigError
 from tests.paper.fakes import record, runs, view
 
 RESULTS = folders.RESULTS
@@ -114,14 +113,6 @@ def test_a_run_with_further_settings_stays_out_of_the_table():
     assert not any(lacking.runs(row) for row in lacking.rows)
 
 
-def test_a_mistyped_metric_or_claim_is_told(capsys):
-    columns = {"a": {"metric": "test/exact_mtach"}}
-    assert view(runs("rope", [20.0]), columns=columns, claim={}).table
-    assert "no run has what column a shows" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="bettr in the claim"):
-        view([], claim={"text": "TAPE is best.", "bettr": ["tape"]})
-
-
 def test_cells_are_means_over_seeds_with_their_interval():
     table = view(
         [*runs("rope", [20.0, 21.0, 22.0]), *runs("fire", [30.0, 31.0]), *runs("tape", [40.0])]
@@ -205,24 +196,6 @@ def test_extra_length_is_that_of_runs_that_learned():
     assert (
         View(learned.artifact, "smoke", [record("rope", 0, metrics)]).table.rows[0]["extra"] is None
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("title: x\nrows: {model: [rope]}\ncolums: {}", "unexpected keyword argument 'colums'"),
-        ("title: x\ncolumns: {a: {metrik: b}}", "Did you mean 'metric'?"),
-        ("title: [", "is no artifact"),
-    ],
-)
-def test_a_wrong_yaml_is_one_sentence(text, message, tmp_path, monkeypatch):
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "mine.yaml").write_text(text)
-    monkeypatch.setattr(plugins, "conf_folders", lambda: [tmp_path])
-    with pytest.raises(ConfigError, match=message):
-        load("mine")
-    with pytest.raises(ConfigError, match="Did you mean 'mine'"):
-        load("mein")
 
 
 def test_latex_escapes_what_it_takes_for_commands():

@@ -11,7 +11,6 @@ from tape_exp.paper import runner
 from tape_exp.paper.__main__ import main
 from tape_exp.paper.artifact import load
 from tape_exp.paper.records import read_records
-from tape_exp.paper.view import View
 from tests.conftest import SMALL
 from tests.paper.fakes import addition, record, train_here
 
@@ -36,18 +35,6 @@ def test_seeds_come_in_turn_and_what_has_a_record_is_left_out():
         "tape, scale smoke, seed 0",
         *(f"{model}, scale smoke, seed 1" for model in ("rope", "fire", "tape")),
     ]
-
-
-@pytest.mark.slow
-def test_the_ladder_runs_no_more_seeds_than_it_says():
-    artifact = load("fig_addition_trend")
-    every = View(artifact, "ladder", [])
-    labels = [label for seed in range(6) for label, _ in runner.runs_at(every, seed)]
-    assert sum("public_addition rung5" in label for label in labels) == 1
-    assert labels.count("tape rung5") == 5
-    assert len(runner.jobs_of([artifact], "ladder", [0], records=[], only=["* rung12"])) == 5
-    with pytest.raises(ValueError, match="It must fit the name of a run"):
-        runner.jobs_of([artifact], "ladder", [0], only=["nothing"])
 
 
 def test_a_run_follows_the_run_that_it_begins_from():
@@ -135,26 +122,3 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
     assert main(words) == 0
     assert main([*words[:-2], words[-1], "metrics=test/exact_matc"]) == 2
     assert "Did you mean 'test/exact_match'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["run", "fig_additio"], "Did you mean 'fig_addition'?"),
-        (["run", "fig_addition", "scale=tiny"], "scale=tiny"),
-        (["run", "fig_addition", "seeds=0,x"], "seeds=0,x must be different integers"),
-        (["run", "fig_addition", "seed=1"], "seed=1: this command takes seeds="),
-        (["compare", "task=arithmetic", "model=rope", "+seed=1"], "this command takes seeds="),
-        (["run", "fig_addition", "debug=one_batch"], "shortened runs have no record"),
-        (["run", "fig_addition", "scale=rung5"], "fig_addition has no runs at scale=rung5"),
-        (["run", "theory"], "`tape-exp theory --record` measures it"),
-        (["render", "fig_additio"], "Did you mean 'fig_addition'?"),
-        (["compare", "task=arithmetic"], "a comparison needs model="),
-        (["compare", "task=arithmetic", "model=rop"], "Did you mean 'rope'?"),
-    ],
-)
-def test_mistakes_are_one_sentence(words, message, capsys):
-    assert main(words) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1

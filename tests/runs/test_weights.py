@@ -5,13 +5,11 @@ from.
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import torch
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
-from safetensors import SafetensorError
 
 from tape_exp import export
 from tape_exp.data.tokenizers import Tokenization
@@ -147,18 +145,6 @@ def test_a_killed_adaptation_goes_on(own):
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
-@pytest.mark.slow
-def test_adapters_of_another_base_are_refused(own):
-    place = own.base().path
-    _, _ = own("model=rope", "task.optim.lr=0.5")
-    shutil.rmtree(place)  # the other run of the base's task takes its place
-    with pytest.raises(
-        ConfigError,
-        match=r"on top of c4-smoke-rope-seed0-\w+/step00000003; the base is c4-",
-    ):
-        own("model=rope", "peft=lora", "checkpoint=extend", task="github")
-
-
 def rewrite(checkpoint: Path, factor: float) -> None:
     """Leave other weights in a base's place, as training it again on other text does."""
     content = torch.load(checkpoint, weights_only=True)
@@ -188,15 +174,6 @@ def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(own):
 
     saved.write_bytes(before)
     assert own.extend("rope", "lora")[1]["metrics"] == record["metrics"]
-
-
-def test_a_base_that_is_gone_is_named(own):
-    shutil.rmtree(own.base().path)
-    with pytest.raises(
-        ConfigError,
-        match=r"the base of the adapted .* is missing: checkpoint=c4 is neither",
-    ):
-        own("model=rope", "peft=lora", "checkpoint=extend", task="github")
 
 
 @pytest.mark.slow
@@ -248,41 +225,6 @@ def test_other_encodings_go_on_from_a_run_of_rope(shared, tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             loaded(shared.config(*EXTEND, *further, task="extend"))
-
-
-@pytest.mark.slow
-def test_what_does_not_fit_says_what_to_set(shared, tmp_path):
-    cfg, _ = shared.extend("rope", "lora")
-    folder = RunDirectory(cfg).path
-    for words, message in (
-        ([f"checkpoint={folder}"], r"was adapted with peft=lora; set model=rope peft=lora"),
-        (
-            [f"checkpoint={folder}", "peft=theta"],
-            r"was adapted with peft=lora; set model=rope peft=lora",
-        ),
-        (
-            [f"checkpoint={folder}", "peft=lora", "peft.lora.rank=4"],
-            r"was trained with peft\.lora\.rank=8, and .* is 4 here; set peft\.lora\.rank=8\.",
-        ),
-        (
-            ["checkpoint=c4", "peft=lora"],
-            r"is a base model, and peft=lora untrained changes nothing",
-        ),
-        (["peft=lora"], r"peft=lora adapts a trained model: name it in checkpoint="),
-        (
-            ["checkpoint=extend", "peft=drope"],
-            r"nor a task with a finished run of seed 0 in .*/rope-drope or .*/rope; train it",
-        ),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            shared("model=rope", *words, task="github")
-    alone = tmp_path / "alone.ckpt"
-    shutil.copy(folder / "checkpoints" / "step00000004.ckpt", alone)
-    with pytest.raises(
-        ConfigError,
-        match=r"is of another model, size or peft: .*weight is absent there",
-    ):
-        shared("model=rope", f"checkpoint={alone}", task="github")
 
 
 @pytest.mark.slow
@@ -351,22 +293,6 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, shared, tm
     ).input_ids
     with torch.no_grad():
         assert (theirs(tokens).logits - ours(tokens)).abs().max() < 1e-4
-
-
-@pytest.mark.slow
-def test_export_says_what_is_wrong(shared, tmp_path, capsys, monkeypatch):
-    cfg, _ = shared.extend("tape", "tape")
-    run, new = str(RunDirectory(cfg).path), str(tmp_path / "new")
-    full = SafetensorError("No space left on device")
-    save = "transformers.PreTrainedModel.save_pretrained"
-    monkeypatch.setattr(save, Mock(side_effect=full))
-    for words, status, part in (
-        ([str(tmp_path), new], 2, "is not the folder of a run: it has no config.yaml"),
-        ([run, run], 2, "is there already; name a new folder"),
-        ([run, new], 1, "No space left on device"),
-    ):
-        assert export.main(words) == status
-        assert part in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -526,23 +452,6 @@ def test_a_run_is_warned_of_weights_of_other_positions(trained, name, word, tmp_
     loading.load_and_adapt(decoder, cfg, checkpoint, None, True)
     assert bool(caplog.text) == bool(word)
     assert word in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda state: 5, "damaged or not a checkpoint"),
-        (lambda state: {}, "of another model, size or peft: .* is absent there and"),
-        (lambda state: state | {"x": torch.ones(2)}, r"x is \[2\] there and absent here"),
-        (lambda state: {k: v[:1] for k, v in state.items()}, r"is \[1.*\] there and \[\d.* here"),
-    ],
-)
-def test_what_are_no_weights_of_the_model_is_refused(change, message, tmp_path):
-    arch = Arch(1, 8, 2, 8, vocab=4, max_length=4, train_length=4)
-    decoder, checkpoint = conftest.make_decoder("nope", arch), tmp_path / "some.ckpt"
-    torch.save({"state_dict": change(decoder.state_dict())}, checkpoint)
-    with pytest.raises(ConfigError, match=message):
-        loading.load_weights(decoder, checkpoint)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):

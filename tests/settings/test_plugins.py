@@ -69,15 +69,6 @@ def test_a_package_comes_in_by_its_entry_point_or_by_hydras_search_path(site, en
         compose_config(["model=soft_window", "model.slop=1", *words])
 
 
-def test_what_is_no_encoding_is_refused(site):
-    put(site, {"encoding.py": "class Theirs: pass\n"})
-    cfg = compose_config(["model=rope", "model._target_=theirs.encoding.Theirs"])
-    with pytest.raises(ConfigError, match=r"must be a subclass of .*PositionEncoding"):
-        build(cfg.model, "model", arch=Arch(1, 8, 2, 8))
-    with pytest.raises(ConfigError, match="model=soft_window is not known"):
-        compose_config(["model=soft_window"])
-
-
 @pytest.mark.slow
 def test_the_check_of_a_package_names_it_with_its_version_if_it_has_one(site, capsys):
     put(site, {"conf/model/their_rope.yaml": "# display: Their RoPE\ndefaults: [rope]\n"})

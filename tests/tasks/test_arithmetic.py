@@ -1,6 +1,4 @@
-"""The addition task: its stream, its grid, one forward pass instead of token-by-token decoding, and
-why sums are wrong.
-"""
+"""The addition task: its stream, its grid, scores as of decoding, and why sums are wrong."""
 
 import re
 
@@ -9,7 +7,6 @@ import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import (
     EOS,
@@ -21,9 +18,7 @@ from tape_exp.tasks.arithmetic import (
     row_length,
     sum_scores,
 )
-from tape_exp.tasks.slices import row_scores
-from tape_exp.training.from_config import make_task
-from tests.conftest import make_decoder, silent
+from tests.conftest import silent
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
 OPTIM = Optim(batch=8, max_steps=2, lr=1e-3)
@@ -54,7 +49,7 @@ def parse(tokens) -> tuple[int, int, int, int, int]:
     return int(a[::-1]), int(b[::-1]), int(c[::-1]), len(a), len(b)
 
 
-@pytest.mark.parametrize("digits", [1, 2, 5, 20, 40])
+@pytest.mark.parametrize("digits", [1, 5, 40])
 def test_rows_are_true_additions(digits):
     for row in rows_of(digits, 500, 7):
         assert len(row) == row_length(digits)
@@ -109,44 +104,6 @@ def test_grid_cells_hold_their_lengths_and_do_not_depend_on_seed_or_grid():
     assert torch.equal(batch["inputs"], large.grid_batch(cells)["inputs"])
 
 
-def greedy(model, prompt: torch.Tensor, limit: int) -> list[int]:
-    """Token-by-token decoding until EOS."""
-    tokens = prompt
-    for _ in range(limit):
-        following = model(tokens[None])[0, -1].argmax()
-        tokens = torch.cat([tokens, following[None]])
-        if following == EOS:
-            break
-    return tokens[len(prompt) :].tolist()
-
-
-@pytest.mark.slow
-def test_one_forward_pass_equals_greedy_decoding(tmp_path):
-    """On a half-trained model, so that right and wrong answers both occur."""
-    task = make(train_digits=1, test_digits=2, samples_per_cell=30)
-    model = make_decoder("rope", task.arch)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for step in range(120):
-        batch = task.train_batch(64 * step, 64)
-        loss = torch.nn.functional.cross_entropy(
-            model(batch["inputs"]).flatten(0, 1), batch["labels"].flatten()
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        batch = task.grid_batch([(1, 1), (1, 2), (2, 2)])
-        at_once = row_scores(model(batch["inputs"]), batch["labels"])["exact_match"].tolist()
-        one_by_one = []
-        for inputs, labels in zip(batch["inputs"], batch["labels"], strict=True):
-            prompt = inputs[: inputs.tolist().index(EQUALS) + 1]
-            answer = labels[labels != IGNORE].tolist()
-            one_by_one.append(greedy(model, prompt, len(answer) + 2) == answer)
-    assert at_once == one_by_one
-    assert 0 < sum(at_once) < len(at_once)
-
-
 def saying(says):
     """A model that, for operands a and b, chooses what ``says`` gives for each place of the answer,
     the right one second.
@@ -189,28 +146,6 @@ def test_right_digits_with_eos_too_early(digits):
         shares = [metrics.get(f"failures/{split}/{fault}") for fault in FAULTS]
         assert shares == ([0, 100, 0] if digits == 2 else [None] * 3)
     assert metrics["ood/exact_match"] == (0 if digits == 2 else 100)
-
-
-def test_samples_are_rows_of_the_test_with_what_the_model_wrote():
-    """From the shortest to the longest sums, right where the arg-max is right at every place."""
-    task = make_task(compose_config(["task=arithmetic", "task.samples_per_cell=2"]))
-
-    def knows_sums(inputs, sampler=None):
-        following = torch.roll(inputs, -1, 1)
-        following[:, -1] = EOS
-        following[torch.arange(len(inputs)), (inputs != PAD).sum(1) - 1] = EOS
-        following[0] = inputs[0]  # but the first row
-        return torch.nn.functional.one_hot(following, task.arch.vocab).float()
-
-    rows = task.evaluate(knows_sums, silent).tables["samples"]
-    assert 1 < len(rows) <= 8
-    assert [rows[0]["length"], rows[-1]["length"]] == ["1 × 1", "10 × 10"]
-    assert [row["correct"] for row in rows] == [row["right"] == row["written"] for row in rows]
-    assert not rows[0]["correct"]
-    assert all(row["correct"] for row in rows[1:])
-    for row in rows:
-        a, b = (int(number[::-1]) for number in row["asked"].rstrip("=").split("+"))
-        assert int(row["right"].removesuffix("<eos>")[::-1]) == a + b
 
 
 def test_scores_are_those_of_decoding_place_by_place():

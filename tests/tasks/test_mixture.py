@@ -5,7 +5,6 @@ import torch
 
 from tape_exp.data.batch import IGNORE, loss_weights
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
 from tape_exp.training.from_config import make_task
 from tape_exp.training.module import loss_sum
 from tests.conftest import on_text
@@ -61,10 +60,3 @@ def test_the_loss_is_the_weighted_mean(text_folder):
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
     (gradient,), (right,) = (torch.autograd.grad(x, logits) for x in (loss, wanted))
     assert torch.allclose(gradient, right, atol=1e-5)
-
-
-def test_wrong_kinds_and_too_short_rows_are_one_sentence(text_folder):
-    with pytest.raises(ConfigError, match="riddle"):
-        prepared(text_folder, "+task.rows.riddle=1")
-    with pytest.raises(ConfigError, match=r"task\.train_length=24 is too short"):
-        prepared(text_folder, "task.train_length=24").train_batch(0, 6)

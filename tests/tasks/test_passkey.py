@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
 from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, key_question
 from tape_exp.training.from_config import make_decoder, make_task
@@ -161,13 +160,3 @@ def test_two_sharded_processes_ask_the_same(text_folder, tmp_path):
     words += ["task.lengths=[160]", "task.rows_per_batch=1"]
     alone = evaluate(words)
     assert evaluate_in_two(words, tmp_path, sharded=True) == [alone, alone]
-
-
-def test_a_length_that_is_too_short_names_one_that_works(text_folder):
-    with pytest.raises(
-        ConfigError, match=r"task\.lengths=\[100, 192\]: 100 tokens are too few .*; \d+ would do"
-    ) as error:
-        prepared(text_folder, "passkey", "task.lengths=[192,100]", "task.trials=50")
-    enough = int(re.search(r"(\d+) would do", str(error.value)).group(1))
-    task = prepared(text_folder, "passkey", f"task.lengths=[{enough}]", "task.trials=50")
-    assert max(map(len, task.prompts)) == enough - task.new_tokens

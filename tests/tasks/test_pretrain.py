@@ -86,33 +86,6 @@ def test_a_checkpoint_scores_the_same_in_a_perplexity_task(text_run, tmp_path):
     assert "/" not in json.dumps(record["config"]["task"]["text"]["path"])
 
 
-def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
-    first, _ = text_run("model=rope")
-    curves = []
-    for begin in ([], [f"checkpoint={RunDirectory(first).path}"]):
-        cfg, _ = text_run("model=rope", *begin, steps=2)
-        rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
-        curves.append([row["train/loss"] for row in rows if "train/loss" in row])
-    assert curves[1][0] < curves[0][0] - 0.3
-
-
-def test_wrong_checkpoints_say_what_to_change(text_run):
-    cfg, _ = text_run("model=tape", steps=1)
-    folder = RunDirectory(cfg).path
-    for overrides, message in (
-        (["model=tape", "checkpoint=pg19"], "nor a task with a finished run of seed 0 in .*"),
-        (["model=tape", f"checkpoint={folder}/checkpoints"], "is neither a Llama nor a run with"),
-        (["model=rope", f"checkpoint={folder}"], "is of another model, .*position.* there and"),
-        (
-            ["model=tape", f"checkpoint={folder}", "task.arch.width=64"],
-            r"is of another .*: embedding\.weight is .*32\] there and .*64\] here",
-        ),
-        (["model=tape", f"checkpoint={folder}/config.yaml"], "is damaged or not a checkpoint"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            text_run(*overrides, task="github")
-
-
 def test_a_tokenizer_that_does_not_match_the_checkpoint(text_run, text_folder, tmp_path):
     """Another tokenizer.json under the same path: going on would mix two vocabularies."""
     made = prepared(text_folder).tokenizer

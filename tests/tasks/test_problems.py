@@ -50,15 +50,6 @@ def texts(name, *wanted):
     return [([task.vocabulary[i] for i in row], marks) for row, marks in stream(name, *wanted)]
 
 
-def test_each_problem_has_an_oracle_and_says_what_it_is():
-    assert list(PROBLEMS) == list(NEXT)
-    for problem in PROBLEMS.values():
-        assert len(set(problem.symbols)) == len(problem.symbols)
-        assert problem.summary
-        assert problem.unit
-        assert "".join(problem.digits) in ("", "01", "0123456789")
-
-
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_what_is_scored_is_what_must_follow(name):
     lengths = list(filter(make(name).has, range(1, 20)))

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
-from tape_exp.training.from_config import make_decoder, make_task
-from tests.conftest import prepared, silent, text_config
+from tests.conftest import prepared, silent
 
 TASK = "retrieval_training"
 
@@ -79,25 +77,3 @@ def test_training_rows_are_questions_with_their_answers(text_folder):
     assert 1 < len(keys) <= 4
     assert len(task.validation_batches()[0]["labels"]) == 64
     assert task.lengths == [400, 800, 1600]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["task.items=91"], r"task\.items=91 should be less than or equal to 90"),
-        (["task.digits=1"], r"task\.digits=1 should be greater than or equal to 2"),
-        (["task.lengths=[10,400]"], r"\[10, 400\]: 10 tokens are too few .*; \d+ would do"),
-        (["task.train_length=20", "task.lengths=[200]"], r"task\.train_length=20 is too short"),
-    ],
-)
-def test_bad_values_name_the_key(overrides, message, text_folder):
-    with pytest.raises(ConfigError, match=message) as error:
-        prepared(text_folder, TASK, *overrides).train_batch(0, 4)
-    if advised := re.search(r"(\d+) would do", str(error.value)):
-        assert prepared(text_folder, TASK, f"task.lengths=[{advised.group(1)}]").prompts
-
-
-def test_a_length_that_the_model_cannot_see_is_refused(text_folder):
-    cfg = text_config(text_folder, TASK, "model.length=100", model="learned")
-    with pytest.raises(ConfigError, match=r"model\.length=100 .* 320"):
-        make_decoder(cfg, make_task(cfg))

@@ -7,7 +7,6 @@ from tape_exp.data import scrolls
 from tape_exp.data.batch import IGNORE
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import epoch_order
 from tape_exp.training.from_config import make_decoder, make_task
 from tape_exp.training.module import OnDevice
@@ -62,19 +61,3 @@ def test_every_question_is_answered_once_and_scored(text_folder):
     few = task.evaluate(model, silent, limit=1).tables["predictions"]
     assert len(few) == 7
     assert all(row in table for row in few)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["task.dataset=qualty"], r"task\.dataset=qualty is not known\. Did you mean 'quality'"),
-        (
-            ["task.max_length=40"],
-            r"task\.max_length=40 is too short for qasper .*task\.max_length=\d+",
-        ),
-        (["scale.text=local", "task.path=/nowhere"], r"holds none of qasper/train\.jsonl"),
-    ],
-)
-def test_bad_input_says_what_to_change(overrides, message, text_folder):
-    with pytest.raises(ConfigError, match=message):
-        prepared(text_folder, "qasper", *overrides)

@@ -20,14 +20,6 @@ class Reverse(SequenceTask):
         return [*word, "|"], word[::-1]
 
 
-class Doubled(SequenceTask):
-    symbols = ("one", "two", "->")
-
-    def sample(self, n, rng):
-        row = rng.choice(("one", "two"), n)
-        return [*row, "->"], [each for each in row for _ in range(1 + (each == "two"))]
-
-
 def make(cls=Reverse, seed=0, lengths=None):
     return cls(ARCH, Optim(batch=4, max_steps=2, lr=1e-3), seed, 4, lengths)
 
@@ -45,15 +37,6 @@ def test_symbols_and_a_sample_are_a_task():
     assert (labels[:, 4:] != IGNORE).all()
     with pytest.raises(ConfigError, match="'9' is no symbol of the task"):
         task.encode("a9|")
-
-
-def test_words_and_answers_of_any_length():
-    task = make(Doubled, lengths=[7])
-    assert task.arch.max_length == 7 + 1 + 14
-    assert task.decode(task.encode("one two ->")) == "one two ->"
-    task.width = lambda n: 3
-    with pytest.raises(ValueError, match="give the class its width"):
-        task.test_batches()
 
 
 def test_a_row_may_take_more_numbers_than_it_was_given():

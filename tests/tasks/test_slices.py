@@ -7,7 +7,7 @@ import torch
 from tape_exp.data.batch import IGNORE
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import LazyBatches, next_tokens, row_scores, split_means
+from tape_exp.tasks.slices import LazyBatches, row_scores, split_means
 from tests.conftest import silent
 
 WORDS = 5  # the model's vocabulary
@@ -106,9 +106,3 @@ def test_rows_are_right_where_they_have_labels():
     scores = row_scores(logits, labels)
     assert scores["exact_match"].tolist() == [True, False, True]
     assert scores["token_accuracy"].tolist() == [1, 0.5, 0]
-
-
-def test_labels_are_the_answers_own_tokens():
-    batch = next_tokens(np.array([[3, 1, 2]]), np.array([[True, False, True]]))
-    assert batch["inputs"].tolist() == [[3, 1]]
-    assert batch["labels"].tolist() == [[IGNORE, 2]]

@@ -109,18 +109,7 @@ def test_rows_written_out(name, arch):
     assert row["blocks"] == pytest.approx(squares**0.5, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["rope", "tape"])
-def test_bf16_changes_more_than_fp32_and_less_than_no_equivariance(name, arch):
-    model = random_decoder(name, arch)
-    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
-        half = shift_error(model, TOKENS)
-        first = shift_rows(model, TOKENS, BOS, [1])["shift_ids", 1]
-        broken = shift_error(random_decoder("tape_no_equivariance", arch), TOKENS)
-    assert 30 * shift_error(model, TOKENS) < half < broken
-    assert first["products"] + first["blocks"] < 1e-5  # positions themselves stay fp32
-
-
-@pytest.mark.parametrize("name", ["rope", "tape", "fire", "path", "learned"])
+@pytest.mark.parametrize("name", ["tape", "fire", "learned"])
 def test_random_copy_is_reproducible_and_leaves_the_original_alone(name, arch):
     model = make_decoder(name, arch)
     before = {key: value.clone() for key, value in model.state_dict().items()}

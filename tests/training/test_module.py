@@ -1,4 +1,4 @@
-"""What the module does besides the loss: what stays on the CPU, and the gauges of a validation."""
+"""What the module does besides the loss: what is drawn and dropped, and lengths of a multiple."""
 
 from types import SimpleNamespace
 
@@ -22,25 +22,6 @@ def module_of(model, arch, *overrides):
     decoder = make_decoder(model, task.arch, *overrides)
     randomise(decoder, std=0.1)
     return LanguageModule(decoder, task, compose_config([]))
-
-
-def test_a_validation_tells_the_sizes_of_the_position_state(arch):
-    """As if the whole batch were looked at; models whose state never changes have no gauges."""
-    sent = []
-    module = module_of("tape", arch)
-    module.send = sent.append
-    module.on_validation_epoch_start()
-    for index, batch in enumerate(module.task.validation_batches()):
-        with torch.no_grad():
-            module.validation_step(batch, index)
-    module.on_validation_epoch_end()
-    sizes = [sent[0][f"val/state/size@{layer + 1}"] for layer in range(arch.layers)]
-    assert sizes[0] == 1
-    assert all(size != 1 for size in sizes[1:])
-    assert not any("state" in key for key in module.validation), "they are no results"
-    plain = module_of("rope", arch)
-    plain.validation_step(batch, 0)
-    assert plain._state == {}
 
 
 def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):

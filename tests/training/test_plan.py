@@ -1,6 +1,5 @@
 """``debug=plan``: counts are the model's own, memory is close to a step's, nothing is read."""
 
-import os
 import resource
 from types import SimpleNamespace
 
@@ -10,9 +9,8 @@ import torch
 from tape_exp.machine.hardware import peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.settings.compose import compose_config
-from tape_exp.training.from_config import blank_parts, make_task, precision
+from tape_exp.training.from_config import blank_parts, precision
 from tape_exp.training.plan import devices_of, flops_per_token, memory, tokens
-from tape_exp.training.run import run
 from tests import conftest
 
 PAPER = ["task=c4", "scale=paper", "trainer.micro_batch=4"]
@@ -88,7 +86,7 @@ def test_a_llama_is_adapted_without_its_weights(model, method):
 
 @pytest.mark.parametrize("attention", ["auto", "explicit"])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("model", ["rope", "nope", "tape", "t5", "fox"])
+@pytest.mark.parametrize("model", ["rope", "tape", "fox"])
 def test_activations_are_close_to_what_autograd_keeps_on_a_cpu(model, precision, attention):
     words = [f"model={model}", f"trainer.attention={attention}", f"trainer.precision={precision}"]
     sizes = [f"task.arch.{size}" for size in ("layers=4", "width=64", "heads=4", "ffn=160")]
@@ -111,18 +109,6 @@ def test_activations_are_close_to_what_autograd_keeps_on_a_cpu(model, precision,
     kept = sum(s.nbytes() for pointer, s in storages.items() if pointer not in own)
     weights = 2 * sum(p.numel() for p in decoder.parameters()) * (precision == "bf16-mixed")
     assert plan.memory["activations"] == pytest.approx(kept - weights, rel=0.45)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", conftest.TASKS)
-def test_every_task_can_be_planned_before_anything_exists(task, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run(compose_config([f"task={task}", "scale=paper", "debug=plan", "checkpoint=a_run_to_come"]))
-    printed = capsys.readouterr().out
-    assert "1 x H100 (assumed)" in printed
-    assert "GiB of a device, H100 (assumed)" in printed
-    assert ("hours" in printed) == make_task(compose_config([f"task={task}"])).trains
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(

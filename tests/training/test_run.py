@@ -22,8 +22,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training import module
-from tape_exp.training.from_config import blank_parts, make_task
+from tape_exp.training.from_config import make_task
 from tape_exp.training.run import run
 from tests.conftest import SMALL, TASKS, knows_digits, on_text
 from tests.processes import Command, train
@@ -64,31 +63,11 @@ def test_every_task_runs(model, task, tmp_path, text_folder, request):
     assert all((min(picture.size) > 100) is drawn for picture in pictures)
 
 
-@pytest.mark.slow
-def test_an_encoding_that_must_know_digits_is_refused_where_there_are_none():
-    with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic"):
-        blank_parts(compose_config(["model=abacus", "task=c4"]))
-
-
 def test_processes_that_go_on_from_different_steps_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "gather", lambda step: [step, step + 4])
     saving = Checkpoints(tmp_path, 1, 1, 1, Mock())
     with pytest.raises(ConfigError, match=r"from different steps, 0, 4: .* runs= is the same"):
         saving.on_train_start(SimpleNamespace(global_step=0), None)
-
-
-@pytest.mark.slow
-def test_processes_count_the_tokens_of_a_step_once(tiny_run, monkeypatch):
-    """Not before each of its micro-batches, where a GPU would wait for the slowest."""
-    counted = []
-
-    def summed(values):
-        counted.extend([int(values)] if values.dtype == torch.int64 else [])
-        return values
-
-    monkeypatch.setattr(module, "sum_over_processes", summed)
-    tiny_run("trainer.micro_batch=2", steps=3)
-    assert len(counted) == 3
 
 
 @pytest.mark.slow
@@ -168,12 +147,6 @@ def test_ctrl_c_ends_a_sweep_with_130_and_no_traceback(tmp_path):
     assert ended.returncode == 130, ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr
     assert ". The same command " in ended.stdout
-
-
-def test_nodes_that_nobody_starts_are_told_at_once(tiny_run, monkeypatch):
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(ConfigError, match=r"trainer\.nodes=2 waits for .*torchrun"):
-        tiny_run("model=rope", "trainer.nodes=2")
 
 
 @pytest.mark.slow
