@@ -83,7 +83,7 @@ class RunDirectory:
         if not first_process():
             return
         if self.cfg.debug.name != "none":  # a debug run is always made anew
-            for folder in ("checkpoints", "artifacts", "tensorboard", "wandb"):
+            for folder in ("checkpoints", "artifacts", "wandb"):
                 shutil.rmtree(self.path / folder, ignore_errors=True)
             self.metrics.unlink(missing_ok=True)
         began = None

@@ -1,4 +1,4 @@
-"""Where metrics and artifacts go: metrics.jsonl, and W&B or TensorBoard (``logger=``)."""
+"""Where metrics and artifacts go: metrics.jsonl, and W&B (``logger=``)."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig
 
 from tape_exp.machine.files import write_atomically
@@ -84,12 +84,7 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
     if not first_process():
         return []
     loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
-    if cfg.logger.name == "tensorboard":
-        import tensorboard  # noqa: F401  Lightning's own message names no extra
-
-        board = TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False)
-        loggers.append(board)
-    elif cfg.logger.name == "wandb" and (started := _begin_on_wandb(cfg, run)):
+    if cfg.logger.name == "wandb" and (started := _begin_on_wandb(cfg, run)):
         loggers.append(WandbLogger(experiment=started))
     return loggers
 
@@ -146,28 +141,17 @@ def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
 
 
 def publish(
-    loggers: list[Logger],
-    evaluation: Evaluation,
-    images: list[Path],
-    step: int,
-    facts: dict[str, float],
+    loggers: list[Logger], evaluation: Evaluation, images: list[Path], facts: dict[str, float]
 ) -> None:
-    """Send the images of an evaluation to W&B and TensorBoard; its tables, its results and the
-    ``facts`` of the run, such as its parameters, to W&B.
+    """Send the images, tables and results of an evaluation to W&B, and the ``facts`` of the run,
+    such as its parameters.
     """
-    from matplotlib.image import imread
-
     results = {name: value for name, value in evaluation.metrics.items() if is_result(name)}
 
     def send(logger: Any) -> None:
-        on_wandb = isinstance(logger, WandbLogger)
-        for image in images:
-            title = f"test/{image.stem}"
-            if on_wandb:
-                logger.log_image(title, [str(image)])
-            elif isinstance(logger, TensorBoardLogger):
-                logger.experiment.add_image(title, imread(image), step, dataformats="HWC")
-        if on_wandb:
+        if isinstance(logger, WandbLogger):
+            for image in images:
+                logger.log_image(f"test/{image.stem}", [str(image)])
             logger.experiment.summary.update(facts | results)
             for name, rows in {"samples": evaluation.samples, **evaluation.tables}.items():
                 columns = list(dict.fromkeys(column for row in rows for column in row))

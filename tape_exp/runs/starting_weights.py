@@ -33,6 +33,13 @@ LLAMA_KEYS = (
 )
 
 
+def _llama() -> Any:
+    """The module of Llamas, which imports torch."""
+    from tape_exp.models import llama
+
+    return llama
+
+
 def variant(cfg: DictConfig) -> str:
     """The model and how it was adapted: ``tape``, ``rope-lora``."""
     return cfg.model.name if cfg.peft.name == "none" else f"{cfg.model.name}-{cfg.peft.name}"
@@ -58,9 +65,7 @@ def find(cfg: DictConfig) -> Path | None:
         whole = path.is_file() or (path / "config.json").is_file()
         return path if whole else last_checkpoint(path)
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~", "runs/", f"{cfg.runs}/")):
-        from tape_exp.models import llama
-
-        return llama.fetch(spec, f"checkpoint={spec}, which is no folder here")
+        return _llama().fetch(spec, f"checkpoint={spec}, which is no folder here")
     if "/" in spec:
         raise ConfigError(
             f"checkpoint={spec} is neither a file, nor the folder of a run or a Llama."
@@ -135,9 +140,7 @@ def base_of(checkpoint: Path) -> Path:
 def trained_length(checkpoint: Path) -> int | None:
     """The longest row that the weights were trained on, where their run or the Llama says so."""
     if checkpoint.is_dir():
-        from tape_exp.models import llama
-
-        return llama.read_config(checkpoint).max_positions
+        return _llama().read_config(checkpoint).max_positions
     cfg = run_config(checkpoint)
     return cfg and cfg.task.get("train_length")
 
@@ -145,9 +148,7 @@ def trained_length(checkpoint: Path) -> int | None:
 def chat_template(checkpoint: Path) -> str | None:
     """The template of a chat that the Llama has, or that a run kept of its Llama."""
     if checkpoint.is_dir():
-        from tape_exp.models import llama
-
-        return llama.read_config(checkpoint).chat_template
+        return _llama().read_config(checkpoint).chat_template
     kept = companion(checkpoint, "chat_template.jinja")
     return kept.read_text() if kept else None
 
@@ -161,9 +162,7 @@ def trained_tokenizer(checkpoint: Path) -> str | None:
 def title(checkpoint: Path) -> str:
     """The run's name and the step, or the name and a fingerprint of a file outside of runs."""
     if checkpoint.is_dir():
-        from tape_exp.models import llama
-
-        return f"{checkpoint.name}-{llama.fingerprint(checkpoint)[:10]}"
+        return f"{checkpoint.name}-{_llama().fingerprint(checkpoint)[:10]}"
     checkpoint = checkpoint.resolve()  # a link may lead to another run tomorrow
     if companion(checkpoint, "config.yaml"):
         return "-".join(checkpoint.parent.parent.parts[-4:]) + "/" + checkpoint.stem
@@ -258,9 +257,7 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
     """
     run = run_config(start)
     if (base := base_of(start)).is_dir():
-        from tape_exp.models import llama
-
-        config = llama.read_config(base)
+        config = _llama().read_config(base)
         special = config.bos, config.eos, config.add_bos, config.stops
         form = config.qk_norm, config.window
         values = [config.sizes(), config.theta, config.scaling, *special, *form]

@@ -57,7 +57,7 @@ class TrainerConfig:
 class LoggerConfig:
     """Where metrics go besides ``metrics.jsonl``."""
 
-    name: Literal["wandb", "tensorboard", "none"] = "wandb"
+    name: Literal["wandb", "none"] = "wandb"
     project: str = "tape_exp"
     entity: str | None = None
     mode: Literal["auto", "online", "offline"] = "auto"  # auto: online where a key is present

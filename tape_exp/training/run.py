@@ -137,7 +137,7 @@ def save_results(
     directory.finish(record)
     sizes = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
     facts = {**sizes, "seconds": seconds["training"], **module.validation}
-    publish(trainer.loggers, evaluation, images, step, facts)
+    publish(trainer.loggers, evaluation, images, facts)
     log_result(directory, module, images)
     return record
 
