@@ -7,7 +7,7 @@ by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     disable_progress_bar()
     loaded = load(args.run, finished=False)
     peft.merge(loaded.model)
-    with_results = _card_of(loaded)
-
-    def describe(plain: bool) -> str:
-        return with_results(card(args.name or args.folder.name, plain, loaded.section))
-
+    name = args.name or args.folder.name
     try:
         export.save(
             loaded.model,
             args.folder,
             loaded.tokenizer,
             model=loaded.section,
-            describe=describe,
+            describe=lambda plain: with_results(card(name, plain, loaded.section), loaded),
             dtype=DTYPES[args.dtype],
             chat_template=chat_template(loaded.checkpoint) if loaded.checkpoint else None,
         )
@@ -66,17 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _card_of(loaded: Loaded) -> Callable[[str], str]:
-    """What makes a model card of its head: it adds the record, if that is of these weights."""
+def with_results(head: str, loaded: Loaded) -> str:
+    """A card of its head and the run's record, if that is of these weights."""
     try:
         record = record_of(loaded.folder, loaded.checkpoint)
     except ConfigError as error:
         warn(f"{error} The card says how to load the model, and has no results.")
-        return str
+        return head
     parameters = loaded.model.named_parameters()
     count = sum(weight.numel() for name, weight in parameters if "lora_" not in name)
-    command = shlex.join(["tape-exp", "train", *record["words"]])
-    return lambda head: model_card(head, record, count, command)
+    return model_card(head, record, count, shlex.join(["tape-exp", "train", *record["words"]]))
 
 
 def model_card(head: str, record: dict[str, Any], parameters: int, command: str) -> str:

@@ -5,8 +5,9 @@ Everything here takes and gives plain objects of Python, torch and pandas. Error
 """
 
 import io
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,10 +72,8 @@ def train(*overrides: str, quiet: bool = False) -> Loaded:
         ConfigError: the config cannot run; nothing was begun.
     """
     cfg = compose_config(overrides)
-    with ExitStack() as hidden:
-        if quiet:
-            hidden.enter_context(redirect_stdout(io.StringIO()))
-            hidden.enter_context(redirect_stderr(io.StringIO()))
+    out, err = (io.StringIO(), io.StringIO()) if quiet else (sys.stdout, sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
         run(cfg)
         gather(None)  # so that every process of the run finds it whole
         return load(RunDirectory(cfg).path)
@@ -87,25 +86,25 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
         model: a run, which stays as it was trained; or a decoder of any loop, with its ``task``.
         overrides: for a run, what differs from its own config, as ``"task.test_digits=8"``, or
             another task, as ``"task=passkey"``.
-        task: as :func:`build` gives it.
+        task: of a decoder, as :func:`build` gives it.
 
     Raises:
         ConfigError: there is no such task, its tokens are not the model's, an override does not
             concern the evaluation, or a decoder comes without its task.
     """
-    decoder, facts = (model.model, model.record) if isinstance(model, Loaded) else (model, {})
-    if task is None and isinstance(model, Loaded):
-        task, config = model.on(*overrides)
-        facts = {key: facts[key] for key in ("run", "seed", "started", "git")} | {"config": config}
-    if task is None:
-        raise ConfigError("evaluate takes a run, or a decoder and task=, as te.build gives them.")
+    decoder, facts = model.model if isinstance(model, Loaded) else model, {}
     if isinstance(model, Loaded):
+        task, config = model.on(*overrides)
         if task.vocabulary != model.task.vocabulary:
             raise ConfigError(
                 f"the task's symbols are not the {decoder.arch.vocab} that the model was trained "
                 "on, so that its tokens would stand for others."
             )
         task.prepare_data()
+        names = ("run", "seed", "started", "git")
+        facts = {name: model.record[name] for name in names} | {"config": config}
+    elif task is None:
+        raise ConfigError("evaluate takes a run, or a decoder and task=, as te.build gives them.")
     training, device = decoder.training, decoder.head.weight.device
     on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
     with torch.no_grad():

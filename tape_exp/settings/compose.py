@@ -187,8 +187,7 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     unknown = re.search(r"Could not override '([^']+)'|Key '([^']+)' (?:is )?not in", text)
     if unknown:
         name = key or next(filter(None, unknown.groups()))
-        adds = f"; +{name}= adds one of its class" if "." in name else ""
-        return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows every key{adds}."
+        return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows every key."
     text = re.sub(r" (full_key|reference_type|object_type|See https).*", "", text)
     return f"{key}: {text}." if key else text
 
@@ -203,11 +202,9 @@ def _nearest(key: str, words: Sequence[str]) -> str:
         known = list(GROUPS)
     last = key.rpartition(".")[2]
     same = [k for k in known if k.rpartition(".")[2] == last]
-    return (
-        f" is not known. Did you mean '{same[0]}'?"
-        if len(same) == 1
-        else did_you_mean(key, same or known)
-    )
+    if len(same) == 1:
+        return f" is not known. Did you mean '{same[0]}'?"
+    return did_you_mean(key, same or known)
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[str]:

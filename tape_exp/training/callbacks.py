@@ -85,8 +85,7 @@ class Progress(Callback):
             left = timedelta(seconds=round(each * (total - step)))
             shown = {k: v for k, v in trainer.progress_bar_metrics.items() if k in SHOWN}
             latest = "  ".join(f"{k} {brief(float(v), 4)}" for k, v in shown.items())
-            text = f"step {step}/{total}  {latest}  {each:.3f} s/step"
-            log.info("%s  %s left", text, left)
+            log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, each, left)
 
 
 def track(items: Sequence[Item], description: str) -> Iterator[Item]:

@@ -97,9 +97,7 @@ def micro_batches(cfg: DictConfig, task: Task) -> int:
     rows = batch // devices
     micro = min(cfg.trainer.micro_batch or rows, rows)
     if rows % micro:
-        raise ConfigError(
-            f"trainer.micro_batch={micro} does not divide the {rows} rows of a device."
-        )
+        raise ConfigError(f"trainer.micro_batch={micro} does not divide a device's {rows} rows.")
     return rows // micro
 
 

@@ -9,6 +9,7 @@ import shlex
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -34,11 +35,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 warnings.filterwarnings("ignore", message=".*already reported")  # before the trial was resumed
 STARTUP = 4  # trials of a model before TPE reads their scores, and before any is pruned
-STATES = {
-    TrialState.COMPLETE: "finished",
-    TrialState.PRUNED: "given up",
-    TrialState.FAIL: "failed",
-}
+STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "given up", TrialState.FAIL: "failed"}
 
 
 class MetricError(ConfigError):
@@ -144,16 +141,14 @@ class Trials:
         return "failed" in states
 
 
+@dataclass(eq=False)
 class Report(Callback):
-    """Reports each validation of a run to its trial, and ends the run where that is pruned.
+    """Reports each validation of a run to its trial, and ends the run where that is pruned."""
 
-    Args:
-        offset: steps of the runs of earlier seeds.
-    """
-
-    def __init__(self, trial: Trial, metric: str, offset: int) -> None:
-        self.trial, self.metric, self.offset = trial, metric, offset
-        self.final: float | None = None  # the score at the last step
+    trial: Trial
+    metric: str
+    offset: int  # steps of the runs of earlier seeds
+    final: float | None = None  # the score at the last step
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raise :class:`TrialPruned` where the trial is behind before its last step."""
