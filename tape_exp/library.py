@@ -94,6 +94,8 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     """
     decoder, facts = model.model if isinstance(model, Loaded) else model, {}
     if isinstance(model, Loaded):
+        if task is not None:
+            raise ConfigError("evaluate takes task= of a decoder; of a run it takes overrides.")
         task, config = model.on(*overrides)
         if task.vocabulary != model.task.vocabulary:
             raise ConfigError(

@@ -121,6 +121,41 @@ def test_a_model_is_evaluated_on_its_own_task_a_longer_one_and_another(loaded):
     loaded.model.eval()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["task=battery", "task.problem=sort"],
+            "symbols are not the 14 that the model was trained",
+        ),
+        *(
+            ([word], f"{word} says nothing of how this run is evaluated")
+            for word in (
+                *("task.arch.layers=6", "scale=paper", "task.optim.lr=4", "model=rope"),
+                *("seed=5", "checkpoint=/none"),
+            )
+        ),
+    ],
+)
+def test_what_does_not_concern_the_evaluation_of_a_run_is_refused(words, message, loaded):
+    with pytest.raises(ConfigError, match=message):
+        te.evaluate(loaded, *words)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: te.compare(), "compare takes runs"),
+        (lambda run: te.compare("alibi", "rope"), "compare takes runs"),
+        (lambda run: te.evaluate(run.model), "evaluate takes a run, or a decoder and task="),
+        (lambda run: te.evaluate(run, task=run.task), "of a run it takes overrides"),
+    ],
+)
+def test_a_call_without_what_it_needs_is_refused(call, message, loaded):
+    with pytest.raises(ConfigError, match=message):
+        call(loaded)
+
+
 @pytest.mark.slow
 def test_runs_side_by_side_and_pictures(loaded):
     table = te.compare(loaded, loaded.record)

@@ -11,9 +11,10 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def guess(task: SequenceTask, length: int, count: int = 1000) -> float:
-    """The share of a row's scored tokens, in percent, that the best of some guesses gets right
-    which look nearby only: the scored token that follows the last 0, 1, 2 or 3 tokens most often in
-    other rows, or the scored token before it in its row. As scores are, it is a mean over rows.
+    """What looking nearby is worth: the percentage of a row's scored tokens that the best of five
+    guesses gets right. Four take the scored token that most often follows the last 0, 1, 2 or 3
+    tokens in other rows, one the scored token before it in its row. It is a mean over rows, as
+    scores are.
     """
     seen, asked = (_rows(task, length, count, part) for part in ("seen", "asked"))
     _, following, scored = asked

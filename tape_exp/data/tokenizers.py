@@ -63,6 +63,8 @@ class Tokenization:
                 backend.add_tokens([space + word for word in vocabulary() for space in (" ", "")])
             return self.of(backend)
         if self.kind == "file":
+            if self.path is None:
+                raise ConfigError("task.tokenizer.kind=file needs task.tokenizer.path.")
             return self.load(Path(str(self.path)).expanduser())
         if self.kind == "hub":
             return self._from_hub()
@@ -79,9 +81,10 @@ class Tokenization:
         return Tokenizer(backend, self.bos, self.eos, self.add_bos, self.stops)
 
     def load(self, path: Path) -> "Tokenizer":
-        """A ``tokenizer.json``. Raises :class:`ConfigError` where it is none, or lacks one of the
+        """A ``tokenizer.json``, or that of a folder. Raises :class:`ConfigError` where it is none, or lacks one of the
         two special tokens.
         """
+        path = path / "tokenizer.json" if path.is_dir() else path
         if not path.is_file():
             raise ConfigError(
                 f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one on the "

@@ -100,7 +100,7 @@ def card(name: str, plain: bool, model: dict[str, Any]) -> str:
 {yaml.safe_dump(every, sort_keys=False)}---
 # {name}
 
-A {"Llama" if plain else "model of type `tape_exp`"}, exported by `tape-exp export`.
+A model {"of transformers" if plain else "of type `tape_exp`"}, exported by `tape-exp export`.
 
 ```python
 {ours}from transformers import AutoModelForCausalLM

@@ -23,7 +23,8 @@ def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
     if rivals and compared - {*rivals, *claim.get("better", ["tape"])}:
         tested = listed([*map(display_name, rivals)])
         sentences.append(f"The claim is tested against {tested} only.")
-    if any(spec["kind"] in ("lengths", "losses") for spec in view.artifact.figures):
+    several = any(len({run["seed"] for run in found}) > 1 for found in runs.values())
+    if several and any(spec["kind"] in ("lengths", "losses") for spec in view.artifact.figures):
         sentences.append("In the figure bands reach from the lowest seed to the highest.")
     if any(run.get("knows_digits") for run in every):
         sentences.append(

@@ -25,14 +25,14 @@ def derived(run: Record) -> dict[str, float]:
     )
 
 
-def extra_length(share: float) -> float:
+def extra_length(share: float, reach: float = 2.0) -> float:
     """The length beyond the trained one, as a fraction of it, of a share m of the grid.
 
     Where a model solves all sums of up to L digits and no longer ones, the share of the grid of
-    n → 2n digits that it solves is (L / 2n)². The extra length is what that L would be for the
-    measured share, beyond n and as a part of it: L / n - 1 = 2 √m - 1.
+    n → r n digits that it solves is (L / r n)². The extra length is what that L would be for the
+    measured share, beyond n and as a part of it: L / n - 1 = r √m - 1.
     """
-    return float(2 * np.sqrt(share) - 1)
+    return float(reach * np.sqrt(share) - 1)
 
 
 def _extra_length(run: Record) -> dict[str, float]:
@@ -43,12 +43,13 @@ def _extra_length(run: Record) -> dict[str, float]:
     percent = metrics.get("ood/exact_match") if "train_digits" in task else None
     if percent is None or metrics["id/exact_match"] < ENOUGH:
         return {}
-    trained = (task["train_digits"] / task["test_digits"]) ** 2
+    reach = task["test_digits"] / task["train_digits"]
+    trained = 1 / reach**2
     tested = task["samples_per_cell"] * (task["test_digits"] ** 2 - task["train_digits"] ** 2)
     ends = (percent, *wilson(round(percent / 100 * tested), tested))
     names = ("extra_length", "extra_length_low", "extra_length_high")
     return {
-        name: extra_length(trained + (1 - trained) * each / 100)
+        name: extra_length(trained + (1 - trained) * each / 100, reach)
         for name, each in zip(names, ends, strict=True)
     }
 

@@ -32,6 +32,7 @@ from tape_exp.paper.records import Record
 from tape_exp.paper.statistics import Value, lead, over_seeds
 from tape_exp.paper.view import Row, View, fill
 from tape_exp.runs.evaluation import Heatmap
+from tape_exp.settings.errors import one_of
 from tape_exp.settings.naming import display_name
 
 FEWEST = 3  # points that a line may join, and lengths of a curve
@@ -41,6 +42,7 @@ Draw = Callable[[Path], Path]
 def figures(view: View) -> Iterator[tuple[str, Draw]]:
     """(suffix of the file's name, what draws it) of every figure that would show something."""
     for number, spec in enumerate(view.artifact.figures):
+        one_of(f"figures.kind of {view.artifact.name}", spec["kind"], KINDS)
         for suffix, draw in KINDS[spec["kind"]](view, spec):
             yield suffix or ("" if number == 0 else f"-{spec['kind']}"), draw
 

@@ -108,12 +108,12 @@ def page(
         parts += [f"![{artifact.title}]({path})" for path in pictures.get(view.scale, [])]
         parts += [table.markdown(), table.caption] if table else []
     if artifact.figures and shown and not pictures:
-        parts.append("No figure: nothing is above zero, and it would show nothing.")
+        parts.append("No figure: it would show nothing.")
     if missing := [*gaps(artifact, shown)]:
         parts.append(f"Not run yet: {'; '.join(missing)}.")
     first, *further = artifact.scales
     commands = dict.fromkeys(map(artifact.run_command, [first, *({"paper"} & {*further})]))
-    parts.append("\n".join(["Its runs, but for those recorded:\n\n```sh", *commands, "```"]))
+    parts.append("\n".join(["Runs what has no record yet:\n\n```sh", *commands, "```"]))
     if cost := costs().get(artifact.name):
         parts.append(
             f"Scale paper, three seeds: {cost['runs']:,} runs, {cost['gpu_hours']:,.1f} H100-hours "

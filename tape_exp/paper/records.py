@@ -153,8 +153,8 @@ def number(text: str) -> Any:
 
 
 def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    """Whether a record has the values asked for. It holds no places, and what a key of the scale
-    sets in the task's own.
+    """Whether a record has the values asked for. Records hold no keys of where a run was, and hold
+    what a key of the scale sets under the task's own keys.
     """
     held = {k: v for k, v in asked.items() if k in keys or not k.startswith((*PLACES, "scale."))}
     return all(key in keys and keys[key] == value for key, value in held.items())
@@ -166,7 +166,10 @@ def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
     """
     known = {"scale", "seed", *asked}
     words = (word.partition("=")[0] for word in record.get("words", ()))
-    return any(key not in known and not key.startswith(PLACES) for key in words)
+    return any(
+        key not in known and (not key.startswith(PLACES) or key == "trainer.precision")
+        for key in words
+    )
 
 
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:

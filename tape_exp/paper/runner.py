@@ -196,7 +196,7 @@ def work(
             while waiting or running:
                 to_come = {*waiting, *running} - outcome.failed.keys()
                 ready = [key for key, job in waiting.items() if job.needs not in to_come]
-                for key in ready[: (cores or 1) - len(running)]:
+                for key in ready[: max(cores or 1, 1) - len(running)]:
                     job = waiting.pop(key)
                     if job.needs in outcome.failed:
                         outcome.failed[key] = ""
@@ -239,6 +239,11 @@ def end(
 ) -> None:
     """Add the record of a run that is done; note why one failed."""
     outcome.left -= 1
+    said = b""
+    if process.stderr:  # of a quiet run
+        with process.stderr:
+            process.stderr.seek(0)
+            said = process.stderr.read()
     try:
         directory = RunDirectory(job.cfg)
         if process.returncode == 0:
@@ -246,10 +251,7 @@ def end(
                 add_records(records or job.results / "records", [directory.record()])
             return
         failed = directory.path / "FAILED"
-        reason = failed.read_text() if failed.exists() else ""
-        if process.stderr and not reason:  # a mistake, which the command says in a sentence
-            process.stderr.seek(0)
-            reason = process.stderr.read().decode()
+        reason = failed.read_text() if failed.exists() else said.decode()
         reason = (reason.strip().splitlines() or [""])[-1].removeprefix("error: ")
     except ConfigError as error:
         reason = str(error)

@@ -132,7 +132,7 @@ def written(value: Value, digits: int = 2, sign: str = "") -> str:
     """
     if value.text:
         return value.text
-    number = decimal(value.number, digits, sign)
+    number, exact = decimal(value.number, digits, sign), is_small(value.number, digits)
     if value.pair:
         return f"{number} ({', '.join(decimal(each, digits) for each in value.pair)})"
     if value.low is None or value.high is None:
@@ -142,13 +142,19 @@ def written(value: Value, digits: int = 2, sign: str = "") -> str:
         return f"{number} (SE {decimal(half, digits)})"
     if value.n > 1 and abs(value.high - half - value.number) < 1e-9 * max(1.0, abs(value.number)):
         return f"{number} ± {decimal(half, digits)}"
-    return f"{number} [{decimal(value.low, digits)}, {decimal(value.high, digits)}]"
+    ends = (decimal(e, digits) if exact else f"{e:.{digits}f}" for e in (value.low, value.high))
+    return f"{number} [{', '.join(ends)}]"
 
 
 def decimal(number: float, digits: int, sign: str = "") -> str:
     """With that many decimals; a smaller number by its power of ten."""
-    small = 0 < abs(number) < 0.5 * 10.0**-digits
+    small = is_small(number, digits)
     return f"{number:{sign}.0e}" if small else f"{number:{sign}.{digits}f}"
+
+
+def is_small(number: float, digits: int) -> bool:
+    """Whether so many decimals would show 0 for a number that is not 0."""
+    return 0 < abs(number) < 0.5 * 10.0**-digits
 
 
 COMMANDS = {"±": r"\pm", "→": r"\to", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}

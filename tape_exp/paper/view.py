@@ -14,6 +14,7 @@ from tape_exp.paper.derived import metrics_of, value_of
 from tape_exp.paper.records import Record, commits, fits, has_further_settings, keys_of, warn, where
 from tape_exp.paper.statistics import Value, lead
 from tape_exp.paper.tables import Cell, Column, Table
+from tape_exp.settings.errors import one_of
 
 INTERVALS: dict[str, Callable[[Mapping[int, Value]], Value]] = {
     "seeds": statistics.over_seeds,
@@ -183,17 +184,18 @@ class View:
         *outer, last = names = self.dimensions()
         rows: list[dict[str, Cell]] = []
         shown: set[str] = set()
-        for row, after in itertools.zip_longest(self.rows, self.rows[1:]):
-            runs = {run["run"] for run in self.runs(row)}
-            if artifact.once and runs <= shown:
-                continue
-            shown |= runs
-            cells = self._row(row, last)
-            if not any(cells[c.name] for c in self.columns if c.who == "ours") and runs:
-                continue  # of a label that these runs do not have, such as a deeper layer
-            rows.append(cells)
-            if after is None or any(after.labels[name] != row.labels[name] for name in outer):
-                rows += self._baseline(row, last)
+        for _, together in itertools.groupby(self.rows, lambda row: [row.labels[n] for n in outer]):
+            group = [*together]
+            for row in group:
+                runs = {run["run"] for run in self.runs(row)}
+                if artifact.once and runs <= shown:
+                    continue
+                shown |= runs
+                cells = self._row(row, last)
+                if not any(cells[c.name] for c in self.columns if c.who == "ours") and runs:
+                    continue  # of a label that these runs do not have, such as a deeper layer
+                rows.append(cells)
+            rows += self._baseline(next((row for row in group if self.runs(row)), group[0]), last)
         for column in self.columns:
             measured = column.who == "ours" and "metric" in column.spec
             if measured and not any(cells.get(column.name) for cells in rows):
@@ -242,6 +244,7 @@ class View:
         if kind == "trials":
             value = statistics.over_trials(values, runs[0]["config"]["task"]["trials"])
         else:
+            one_of("interval", kind, ("trials", *INTERVALS))
             value = INTERVALS[kind](values)
         return value.times(spec.get("times", 1))
 

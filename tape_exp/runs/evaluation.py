@@ -12,11 +12,11 @@ Z_95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
 def is_result(metric: str) -> bool:
-    """Whether a metric is a result, which logs, cards and ``paper compare`` show, and neither a
-    standard error nor a diagnostic, which only explains one.
+    """Whether a metric is a result, which logs, cards and ``paper compare`` show: no standard
+    error, no end of an interval, and no diagnostic, which only explains one.
     """
     diagnostic = metric.partition("/")[0] in ("causal", "failures", "forced", "state")
-    return not diagnostic and not metric.endswith("_stderr")
+    return not diagnostic and not metric.endswith(("_stderr", "_low", "_high"))
 
 
 @dataclass

@@ -222,3 +222,19 @@ def test_answers_stand_side_by_side():
 def test_an_artifact_may_leave_smoke_out():
     assert [*load("fig_addition_20").scales] == ["rung20", "small", "paper"]
     assert [*load("fig_addition").scales] == ["smoke", "small", "paper"]
+
+
+def test_a_run_of_another_precision_does_not_stand_for_the_usual_one():
+    newer = record("rope", 0, {"test/exact_match": 9.0, "id/exact_match": 9.0})
+    newer["words"].append("trainer.precision=bf16-mixed")
+    assert (
+        view([record("rope", 0, {"test/exact_match": 5.0}), newer]).table.rows[0]["ours"].number
+        == 5
+    )
+
+
+@pytest.mark.parametrize("longest", [10, 14])
+def test_who_solves_the_trained_sums_alone_has_no_extra_length(longest):
+    metrics = {"id/exact_match": 100.0, "ood/exact_match": 0.0}
+    run = record("rope", 0, metrics, task={"test_digits": longest})
+    assert metrics_of(run)["extra_length"] == pytest.approx(0)
