@@ -8,6 +8,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
 from tape_exp.models.export import card
+from tape_exp.models.llama import fingerprint, is_llama, read_config
 from tape_exp.paper.records import warn
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.starting_weights import chat_template
+from tape_exp.runs.starting_weights import base_of, chat_template, run_config
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import display_name
@@ -30,7 +32,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the model to a new folder, with a card of its record."""
+    """Export the model, or only its adapter."""
     parser = argparse.ArgumentParser(
         prog="tape-exp export", description="A run as a model that transformers loads."
     )
@@ -39,23 +41,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("folder", type=Path, help="a new folder")
     add("--dtype", choices=DTYPES, default="float32", help="of the stored weights (%(default)s)")
     add("--name", help="by which the card loads the model, such as USER/MODEL (default: <folder>)")
+    add(
+        "--adapter",
+        metavar="BASE",
+        help="write only LoRA's adapter, as peft loads it onto BASE, the Llama that the run began "
+        "from (a folder, or a name on the hub)",
+    )
     args = parser.parse_args(arguments)
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     loaded = load(args.run, finished=False)
-    peft.merge(loaded.model)
     name = args.name or args.folder.name
     try:
-        export.save(
-            loaded.model,
-            args.folder,
-            loaded.tokenizer,
-            model=loaded.section,
-            describe=lambda plain: with_results(card(name, plain, loaded.section), loaded),
-            dtype=DTYPES[args.dtype],
-            chat_template=chat_template(loaded.checkpoint) if loaded.checkpoint else None,
-        )
+        if args.adapter:
+            export_adapter(loaded, args.folder, args.adapter, name)
+        else:
+            peft.merge(loaded.model)
+            export.save(
+                loaded.model,
+                args.folder,
+                loaded.tokenizer,
+                model=loaded.section,
+                describe=lambda plain: with_results(card(name, plain, loaded.section), loaded),
+                dtype=DTYPES[args.dtype],
+                chat_template=chat_template(loaded.checkpoint) if loaded.checkpoint else None,
+            )
     except SafetensorError as error:  # a full disk, which safetensors does not call an OSError
         raise OSError(f"{args.folder}: {error}") from error
     print(args.folder)
@@ -74,8 +85,30 @@ def with_results(head: str, loaded: Loaded) -> str:
     return model_card(head, record, count, shlex.join(["tape-exp", "train", *record["words"]]))
 
 
+def export_adapter(loaded: Loaded, folder: Path, base: str, name: str) -> None:
+    """Write the adapter of a run to a new folder, with a card of its record.
+
+    Args:
+        base: the Llama that the run began from, a folder or a name on the hub.
+        name: by which the card loads it.
+    """
+    local = Path(base).expanduser()
+    assert loaded.checkpoint is not None  # of a run that may be unfinished
+    base_folder = base_of(loaded.checkpoint)
+    if is_llama(local) and base_folder.is_dir() and fingerprint(local) != fingerprint(base_folder):
+        raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
+    method, own = loaded.config["peft"], loaded.config["model"]["scaling"]
+    of_run = None if base_folder.is_dir() else run_config(base_folder)
+    given = of_run.model.scaling if of_run else read_config(base_folder).scaling
+    moved = method["interpolation"] != 1 or method["theta"] is not None
+    moved = moved or any(own[key] != value for key, value in given.items())
+    export.save_adapter(
+        loaded.model, folder, base, name, partial(with_results, loaded=loaded), moved
+    )
+
+
 def model_card(head: str, record: dict[str, Any], parameters: int, command: str) -> str:
-    """The ``README.md`` of an exported model.
+    """The ``README.md`` of an exported model or adapter.
 
     Args:
         head: its beginning, which says how to load it.

@@ -11,18 +11,27 @@ from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tape_exp.machine.processes import gather
 from tape_exp.models.decoder import Decoder
-from tape_exp.paper.records import Record, known_records, read_records, records_of_runs
+from tape_exp.paper.records import (
+    PLACES,
+    Record,
+    known_records,
+    read_records,
+    records_of_runs,
+    varying,
+)
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
+from tape_exp.runs.identity import flat
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.naming import task_title
 from tape_exp.tasks.base import Task
 from tape_exp.training.callbacks import track
 from tape_exp.training.from_config import make_decoder, make_task
@@ -33,6 +42,8 @@ from tape_exp.training.run import run
 if TYPE_CHECKING:
     import pandas
     from PIL.Image import Image
+
+DRAWN = ({"kind": "grids"}, {"kind": "lengths"})  # figures of a comparison
 
 
 def build(
@@ -115,25 +126,77 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     return {**facts, "metrics": found.metrics, **found.for_record()}
 
 
-def compare(*runs: Loaded | Record) -> "pandas.DataFrame":
-    """The results of runs or records side by side, a row each.
+def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
+    """Runs or records side by side: their results as a table, a row each, and a figure of them by
+    length, if they are of one task and there is one to draw: a line or a panel for each
+    experiment, the mean over its seeds.
+
+    The table has a column for each key in which the experiments differ besides their models.
 
     Raises:
         ConfigError: there is nothing to compare, or something is neither a run nor a record.
     """
+    from tape_exp.paper.artifact import Artifact
+    from tape_exp.paper.figures import figures
+    from tape_exp.paper.view import View
+
     records = [one.record if isinstance(one, Loaded) else one for one in runs]
     if not records or not all(isinstance(one, dict) and "config" in one for one in records):
         raise ConfigError("compare takes runs, as te.load gives them, or their records.")
-    table = _table(records)
-    return table[[*filter(is_result, table)]]
+    groups: list[list[Record]] = []
+    for record in records:
+        fitting = (group for group in groups if _another_seed(record, group))
+        if (found := next(fitting, None)) is None:
+            groups.append(found := [])
+        found.append(record)
+    kinds = [
+        f"{group}.{key}" for group in ("model", "peft", "task") for key in ("name", "_target_")
+    ]
+    differing = varying(groups, [*kinds, *PLACES])
+    names = [_variant(group[0]) for group in groups]
+    rows: dict[str, list[Record]] = {}
+    for name, group in zip(names, groups, strict=True):
+        keys = flat(group[0]["config"])
+        told = [f"{key.rpartition('.')[2]}={keys[key]}" for key in differing if key in keys]
+        label = name if names.count(name) == 1 else ", ".join([name, *told])
+        rows[label if label not in rows else f"{label} ({len(rows) + 1})"] = group
+    config, table = records[0]["config"], _table(records)
+    for key in differing:
+        if (column := key.removeprefix("task.")) not in table:
+            table.insert(3, column, [flat(one["config"]).get(key) for one in records])
+    dimensions: dict[str, Any] = {"rows": {"model": [*rows]}, "figures": [*DRAWN]}
+    title = ", ".join({task_title(one["config"]["task"]): 0 for one in records})
+    artifact = Artifact(name="", title=title, **dimensions)
+    view = View(artifact, config["scale"], records)
+    view.runs = lambda row, column=None: rows[row.labels["model"]]  # type: ignore[method-assign]
+    tasks = {one["config"]["task"]["name"] for one in records}
+    drawn = next((draw for _, draw in figures(view)), None) if len(tasks) == 1 else None
+    return table[[*filter(is_result, table)]], drawn and _picture(drawn)
+
+
+def _variant(record: Record) -> str:
+    peft = record["config"].get("peft", {}).get("name", "none")
+    name: str = record["config"]["model"]["name"]
+    return name if peft == "none" else f"{name}-{peft}"
+
+
+def _another_seed(record: Record, group: Sequence[Record]) -> bool:
+    """Whether a record is of the experiment of a group, with a seed that this has not. A key that
+    one of them lacks is newer than it.
+    """
+    one, other = flat(record["config"]), flat(group[0]["config"])
+    keys = {key for key in one.keys() & other.keys() if not key.startswith(("seed", *PLACES))}
+    return record["seed"] not in [each["seed"] for each in group] and all(
+        one[key] == other[key] for key in keys
+    )
 
 
 def plot(run: Loaded | Record, text: str | Sequence[int] = "") -> "Image":
-    """A picture, which a notebook shows and ``save`` writes: the heatmap of a run, or with a text
-    where each layer looks in it, the mean over heads.
+    """A picture, which a notebook shows and ``save`` writes: a run's results by length, or with a
+    text where each layer looks in it, the mean over heads.
 
     Raises:
-        ConfigError: the run has no heatmap.
+        ConfigError: no result of the run is by length.
     """
     from tape_exp.drawing.plots import grids, run_matrices
     from tape_exp.paper.figures import mean_grid
@@ -142,9 +205,11 @@ def plot(run: Loaded | Record, text: str | Sequence[int] = "") -> "Image":
         seen = {f"attention@{layer}": p.mean(0).numpy() for layer, p in run.attention(text).items()}
         return _picture(partial(run_matrices, seen))
     record = run.record if isinstance(run, Loaded) else run
-    if "axes" not in record:
-        raise ConfigError("the run has no heatmap; plot(run, text) shows attention.")
-    return _picture(partial(grids, {record.get("run", ""): mean_grid([record])}))
+    if "axes" in record:
+        return _picture(partial(grids, {record.get("run", ""): mean_grid([record])}))
+    if (picture := compare(record)[1]) is None:
+        raise ConfigError("no result of this run is by length; plot(run, text) shows attention.")
+    return picture
 
 
 def _picture(draw: Callable[[Path], Path]) -> "Image":

@@ -156,15 +156,32 @@ def test_a_call_without_what_it_needs_is_refused(call, message, loaded):
         call(loaded)
 
 
+def test_other_experiments_are_no_seeds_of_the_first():
+    """Of other lengths, which have no mean; two seeds of one are one line."""
+    (first,) = [r for r in read_records() if r["config"]["task"]["name"] == "word_problem"][:1]
+    longer, seeds = first["metrics"] | {"test/exact_match@77": 1.0}, []
+    for seed, problem in enumerate(("sort", "copy", "copy")):
+        task = first["config"]["task"] | {"problem": problem}
+        changed = {"seed": seed, "config": first["config"] | {"task": task, "seed": seed}}
+        seeds.append(first | changed | ({"metrics": longer} if problem == "sort" else {}))
+    table, figure = te.compare(*seeds)
+    assert table["problem"].tolist() == ["sort", "copy", "copy"]
+    assert figure.width > 500
+
+
 @pytest.mark.slow
 def test_runs_side_by_side_and_pictures(loaded):
-    table = te.compare(loaded, loaded.record)
+    table, figure = te.compare(loaded, loaded.record)
+    assert figure is None, "of an addition that nobody has learned"
     assert table["model"].tolist() == ["tape", "tape"]
     assert {"test/exact_match"} < {*filter(is_result, table)} == {*table}
     committed = {record["config"]["task"]["name"]: record for record in read_records()}
-    pictures = [te.plot(loaded), te.plot(loaded, "1+2="), te.plot(committed["arithmetic"])]
+    for name in ("arithmetic", "word_problem"):
+        table, figure = te.compare(committed[name], committed[name])
+        assert figure.width > 500
+    pictures = [te.plot(loaded), te.plot(loaded, "1+2="), te.plot(committed["word_problem"])]
     assert all(len(picture.getcolors(1 << 24)) > 5 for picture in pictures)
-    with pytest.raises(ConfigError, match="the run has no heatmap"):
+    with pytest.raises(ConfigError, match="no result of this run is by length"):
         te.plot(committed["benchmarks"])
 
 

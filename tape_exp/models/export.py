@@ -1,4 +1,6 @@
-"""Export of a decoder for transformers: a plain Llama where it is one, else a model of our type."""
+"""Export of a decoder for transformers: a plain Llama where it is one, else a model of our type;
+and of an adapter for the peft library, to be put onto a Llama in the format of transformers.
+"""
 
 import json
 import os
@@ -6,18 +8,22 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.llama import form_of, llama_config, llama_name
+from tape_exp.models.llama import form_of, llama_config, llama_name, rope_parameters
 from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
+
+MOVED = "rope_parameters that from_pretrained must be given as in README.md, with any version"
 
 
 def save(
@@ -122,3 +128,75 @@ def save_tokenizer(
     more |= {"clean_up_tokenization_spaces": False}
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **words, **more)
     made.save_pretrained(folder)
+
+
+def save_adapter(
+    decoder: Decoder,
+    folder: Path,
+    base: str,
+    name: str = "",
+    describe: Callable[[str], str] = str,
+    moved: bool = True,
+) -> None:
+    """Write ``adapter_config.json``, ``adapter_model.safetensors`` and a ``README.md`` to a new
+    folder: LoRA's matrices, and the embeddings and norms that were trained beside them.
+
+    peft's config has no place for positions. Where training ``moved`` them, the base must be given
+    ``rope_parameters`` as the README does; the config has them below a key that says so, since peft
+    warns of keys that it does not know.
+
+    Args:
+        base: the Llama that the run began from, a folder or a name on the hub.
+        describe: makes the README from the lines that load the adapter by its ``name``.
+    """
+    settings = getattr(decoder, "peft_config", {}).get("default")
+    tensors = {name: p.detach().cpu().contiguous() for name, p in peft.trained(decoder)}
+    if settings is None or not form_of(decoder):
+        raise ConfigError(
+            "--adapter is for LoRA on a Llama: a run of model=rope with peft=lora, longlora or "
+            "theta; leave it out to export the whole model."
+        )
+    if decoder.arch.tied and "embedding.weight" in tensors:
+        raise ConfigError(
+            "the run trained an embedding that is also the head, which peft keeps as two; leave "
+            "--adapter out to export the whole model."
+        )
+    named = {llama_name(key).replace(".default.", "."): one for key, one in tensors.items()}
+    parts = {key.rpartition(".")[0].rpartition(".") for key in named}
+    config = replace(
+        settings,
+        target_modules=sorted({path.rpartition(".")[2] for path, _, n in parts if "lora_" in n}),
+        modules_to_save=sorted({name for _, _, name in parts if "lora_" not in name}) or None,
+        base_model_name_or_path=base,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    )
+    rope = rope_parameters(decoder)
+    with new_folder(folder) as temporary:
+        config.save_pretrained(str(temporary))
+        if moved:
+            path = temporary / "adapter_config.json"
+            told = json.loads(path.read_text()) | {MOVED: rope}
+            path.write_text(json.dumps(told, indent=2) + "\n")
+        weights = {f"base_model.model.{key}": one for key, one in named.items()}
+        save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
+        told = describe(_adapter_card(name or folder.name, base, rope))
+        (temporary / "README.md").write_text(told)
+
+
+def _adapter_card(name: str, base: str, rope: dict[str, Any]) -> str:
+    return f"""---
+library_name: peft
+base_model: {json.dumps(base)}
+---
+# {name}
+
+An adapter for the Llama `{base}`, exported by `tape-exp export`.
+
+```python
+from peft import AutoPeftModelForCausalLM
+
+rope = {rope}
+model = AutoPeftModelForCausalLM.from_pretrained({json.dumps(name)}, rope_parameters=rope)
+```
+"""

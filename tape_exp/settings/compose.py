@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +34,34 @@ from tape_exp.settings.plugins import folder_of, names_in, packages
 from tape_exp.settings.schema import GROUPS, Config
 
 UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
+# Ends of our keys, and what transformers' Trainer, lm-eval and others call them.
+FOREIGN = {
+    "optim.batch": "batch_size per_device_train_batch_size train_batch_size",
+    "optim.lr": "lr learning_rate",
+    "optim.max_steps": "max_steps steps num_steps max_iters epochs num_epochs num_train_epochs",
+    "optim.warmup": "warmup_steps warmup_ratio num_warmup_steps",
+    "optim.clip": "max_grad_norm grad_clip",
+    "optim.betas": "adam_beta1 adam_beta2",
+    "optim.decay_shape": "lr_scheduler_type",
+    "train_length": "max_length max_seq_len max_seq_length seq_len context_length block_size",
+    "arch.layers": "n_layer n_layers num_layers num_hidden_layers",
+    "arch.width": "d_model n_embd hidden_size",
+    "arch.heads": "n_head n_heads num_heads num_attention_heads",
+    "arch.ffn": "intermediate_size ffn_dim d_ff",
+    "checkpoint_every": "save_steps save_every",
+    "validate_every": "eval_steps eval_every",
+    "log_every": "logging_steps",
+    "checkpoint_activations": "gradient_checkpointing",
+    "micro_batch": "gradient_accumulation_steps micro_batch_size",
+    "devices": "gpus num_gpus",
+    "accelerator": "device",
+    "precision": "bf16 fp16 dtype",
+    "workers": "num_workers dataloader_num_workers",
+    "runs": "output_dir",
+    "logger": "report_to",
+    "checkpoint": "pretrained model_args model_name_or_path",
+    "shots": "num_fewshot",
+}
 USER_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
@@ -196,15 +225,19 @@ def _nearest(key: str, words: Sequence[str]) -> str:
     """`` is not known. Did you mean …?`` of the keys that the chosen YAMLs set."""
     choices = tuple(w for w in words if w.partition("=")[0] in (*GROUPS, "hydra.searchpath"))
     try:
-        every = [*GROUPS, *_keys(OmegaConf.to_container(_choose(choices)))]
-        known = [one for one in every if not one.startswith("scale.")]
+        known = [*GROUPS, *_keys(OmegaConf.to_container(_choose(choices)))]
     except USER_ERRORS:
         known = list(GROUPS)
+    last_of = {k: k.rpartition(".")[2] for k in known if not k.startswith("scale.")}
     last = key.rpartition(".")[2]
-    same = [k for k in known if k.rpartition(".")[2] == last]
-    if len(same) == 1:
-        return f" is not known. Did you mean '{same[0]}'?"
-    return did_you_mean(key, same or known)
+    ours = next((end for end, names in FOREIGN.items() if last in names.split()), None)
+    same = [k for k in last_of if f".{k}".endswith(f".{ours or last}")]
+    if not (ours or same):
+        near = get_close_matches(last, {*last_of.values()})
+        same = [k for k in last_of if last_of[k] in near]
+    return (
+        f" is not known. Did you mean '{same[0]}'?" if len(same) == 1 else did_you_mean(key, same)
+    )
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[str]:

@@ -49,4 +49,4 @@ def runs(model: str, values: list[float], **parts: Any) -> list[dict[str, Any]]:
 def train_here(job: Job, one_thread: bool) -> SimpleNamespace:
     """In place of :func:`tape_exp.paper.runner.start`: train in this process, and end well."""
     run(job.cfg)
-    return SimpleNamespace(returncode=0, poll=lambda: 0)
+    return SimpleNamespace(returncode=0, poll=lambda: 0, stderr=None)

@@ -2,6 +2,7 @@
 from.
 """
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -293,6 +294,43 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, shared, tm
     ).input_ids
     with torch.no_grad():
         assert (theirs(tokens).logits - ours(tokens)).abs().max() < 1e-4
+
+
+YARN = ("model.scaling.method=yarn", "model.scaling.factor=2", "peft.interpolation=1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "words"), [("lora", ()), ("theta", ()), ("lora", YARN)])
+def test_an_exported_adapter_is_what_peft_loads(method, words, shared, tmp_path, monkeypatch):
+    """By the lines of its own README, onto the exported base: the logits of the trained model."""
+    from peft import AutoPeftModelForCausalLM
+
+    cfg, _ = shared.extend("rope", method, *words)
+    run = RunDirectory(cfg)
+    ours = load(run.path).model
+    checkpoint = next(run.checkpoints.glob("step*.ckpt"))
+    base = starting_weights.base_of(checkpoint).parents[1]
+    assert export.main([str(base), str(tmp_path / "base")]) == 0
+    words = [str(run.path), str(tmp_path / "adapter"), "--adapter", str(tmp_path / "base")]
+    assert export.main(words) == 0
+    told = (tmp_path / "adapter" / "README.md").read_text()
+    assert "## Results" in told
+    assert RunDirectory(cfg).hash in told
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    said = pytest.warns(UserWarning, match=r"must be given as in README\.md")
+    with said:
+        exec(re.findall(r"```python\n(.*?)```", told, re.DOTALL)[0], names)
+    with said:  # which peft, left alone, ignores
+        other = AutoPeftModelForCausalLM.from_pretrained("adapter").eval()
+    theirs = names["model"].eval()
+    tokens = torch.arange(20, 50)[None]
+    with torch.no_grad():
+        gap = (theirs(tokens).logits - ours(tokens)).abs().max()
+        assert (other(tokens).logits - ours(tokens)).abs().max() > 1e-3
+        with theirs.disable_adapter():
+            assert (theirs(tokens).logits - ours(tokens)).abs().max() > 1e-3
+    assert gap < 1e-4
 
 
 @pytest.mark.parametrize(

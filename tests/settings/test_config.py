@@ -30,6 +30,13 @@ from tests.processes import train
         ("model=rope model.thetta=4", ["model.thetta", "'model.theta'"]),
         ("task.lr=3", ["task.lr", "'task.optim.lr'"]),
         ("trainer.max_steps=3", ["trainer.max_steps", "'task.optim.max_steps'"]),
+        ("batch_size=8", ["batch_size is not known", "'task.optim.batch'"]),
+        ("trainer.save_steps=8", ["Did you mean 'trainer.checkpoint_every'"]),
+        ("task.warmup_steps=8", ["Did you mean 'task.optim.warmup'"]),
+        ("output_dir=8", ["Did you mean 'runs'"]),
+        ("task.max_seq_len=8", ["task.max_seq_len is not known. `tape-exp"]),  # addition has none
+        ("bf16=true", ["bf16 is not known", "'trainer.precision'"]),
+        ("task=c4 max_seq_len=64", ["max_seq_len", "'task.train_length'"]),
         ("lr=0.1", ["lr is not known", "'task.optim.lr'"]),
         ("foo", ["foo", "as in model=tape"]),
         ("seed=first", ["seed=first", "integer"]),
