@@ -81,8 +81,8 @@ class Tokenization:
         return Tokenizer(backend, self.bos, self.eos, self.add_bos, self.stops)
 
     def load(self, path: Path) -> "Tokenizer":
-        """A ``tokenizer.json``, or a folder with one. Raises :class:`ConfigError` where it is none or
-        lacks one of the two special tokens.
+        """A ``tokenizer.json``, or a folder with one. Raises :class:`ConfigError` where it is none,
+        or lacks one of the two special tokens.
         """
         path = path / "tokenizer.json" if path.is_dir() else path
         if not path.is_file():
