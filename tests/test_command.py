@@ -97,6 +97,7 @@ def test_the_wheel_holds_the_package_and_the_configs(installed):
     }
 
 
+@pytest.mark.slow
 def test_an_installation_is_of_the_working_directory(installed, tmp_path):
     """Its runs have the hashes of a clone's; results are those that are there."""
     words = ["model=tape", "task=arithmetic"]

@@ -159,6 +159,7 @@ def test_longer_words_of_state_tracking_are_those_of_the_records():
         assert {run["metrics"]["test/word@32"] for run in seeds} == {100.0}
 
 
+@pytest.mark.slow
 def test_prompts_of_the_battery_are_those_of_the_records():
     """The shares of ``multi_key`` that the page quotes of each seed, at the chosen rates."""
     board = Bench([], OUT).board(shown=True)

@@ -72,6 +72,7 @@ def pages(site):
     return {path.relative_to(site).as_posix(): Page(path.read_text()) for path in files}
 
 
+@pytest.mark.slow
 def test_every_page_of_docs_is_in_the_navigation(site):
     text = re.sub(r"(?s)<article.*?</article>", "", (site / "start.html").read_text())
     listed = Page(text).links
@@ -79,6 +80,7 @@ def test_every_page_of_docs_is_in_the_navigation(site):
         assert f"{path.stem}.html" in listed, f"{path.name}: give it a place in mkdocs.yml"
 
 
+@pytest.mark.slow
 def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site, pages):
     for name, page in pages.items():
         assert not [link for link in page.loads if urlsplit(link).netloc], name
@@ -96,6 +98,7 @@ def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site, pages):
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", path.read_text()), path
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_yaml(pages):
     for path in CONF.glob("*/**/*.yaml"):
         group, *rest = path.relative_to(CONF).with_suffix("").parts
@@ -103,6 +106,7 @@ def test_the_reference_has_every_yaml(pages):
         assert "".join(rest).lower() in known or group == "local", path  # git ignores these
 
 
+@pytest.mark.slow
 def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -110,6 +114,7 @@ def test_the_citation_is_of_this_version():
     assert citation["license"] == project["license"]
 
 
+@pytest.mark.slow
 def test_the_image_has_what_the_package_is_built_from():
     """Each path that the Dockerfile copies is there, and .dockerignore lets it through."""
     copied = re.findall(r"^COPY (.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)

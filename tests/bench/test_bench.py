@@ -52,6 +52,7 @@ def test_the_lowest_validation_loss_chooses_the_rate_and_further_seeds_run_there
     assert len([*board.at_choice()]) == 15
 
 
+@pytest.mark.slow
 def test_ranks_and_their_test_are_scipys(bench):
     board = bench.board(shown=True)
     assert board.ranks == {"fire": 1.0, "nope": 2.0, "rope": 3.0}
@@ -79,6 +80,7 @@ def test_scores_have_intervals_even_where_all_is_right():
     assert (value.low, value.high) == pytest.approx((49.804, 50.196), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_names_and_sets():
     assert [entry.name for entry in tasks.chosen("sort,copy,sort")] == ["copy", "sort"]
     for entry in tasks.chosen("all"):

@@ -58,6 +58,7 @@ def test_the_table_of_lengths_is_on_its_page():
     assert table in (ROOT / "docs" / "speed.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_bare_loop_ends_with_the_weights_of_the_run(tmp_path, monkeypatch):
     loops, make = [], overhead.BareLoop
     monkeypatch.setattr(overhead, "BareLoop", lambda *x: loops.append(make(*x)) or loops[-1])

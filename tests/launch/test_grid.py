@@ -75,6 +75,7 @@ def test_recorded_runs_of_an_artifact_are_done():
     assert all(job.done for job in jobs)
 
 
+@pytest.mark.slow
 def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, tmp_path):
     words = ["tab_shift", "seeds=5,4", f"runs={tmp_path}"]
     monkeypatch.setattr(runner, "read_records", list)

@@ -141,6 +141,7 @@ def test_padding_is_hidden(backend, kinds, T):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_a_large_bias_of_keys_loses_no_bits(backend, dtype, lowest, tolerance):
     """Logits of neighbours differ by 0 … 2, and here and there by hundreds, against fp64."""
     generator = torch.Generator().manual_seed(0)

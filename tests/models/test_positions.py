@@ -65,6 +65,7 @@ PER_LAYER |= dict.fromkeys(("tape_no_tensor", "tape_neither"), 38_160)
 
 
 @pytest.mark.parametrize(("name", "per_layer"), PER_LAYER.items())
+@pytest.mark.slow
 def test_extra_parameters_of_the_155_m_model(name, per_layer):
     """12 heads, hidden 768: what the paper's table of efficiency implies."""
     with torch.device("meta"):

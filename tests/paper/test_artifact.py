@@ -70,6 +70,7 @@ def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
     assert [row["model"] for row in table.rows] == ["rope", "fire", "tape"]
 
 
+@pytest.mark.slow
 def test_a_package_is_drawn_into_its_own_results(tmp_path):
     """And outside the clone nothing else is written, the clone's results/ least of all."""
     lab, info = tmp_path / "path" / "lab", tmp_path / "path" / "lab-1.dist-info"

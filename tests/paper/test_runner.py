@@ -74,6 +74,7 @@ def test_failed_and_killed_runs_cost_only_what_begins_from_them(
     assert (outcome.left, outcome.status()) == (0, 1)
 
 
+@pytest.mark.slow
 def test_the_mistake_of_a_quiet_run_is_told(jobs, tmp_path):
     key = next(iter(jobs))
     jobs[key].words = ["no_such_key=1"]

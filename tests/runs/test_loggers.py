@@ -102,6 +102,7 @@ def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
     ]
 
 
+@pytest.mark.slow
 def test_a_logger_that_fails_ends_no_run(tiny_run, monkeypatch):
     """W&B's process may be killed, by the machine's guard of memory for one."""
     taken = []

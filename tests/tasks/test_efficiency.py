@@ -45,6 +45,7 @@ def test_tape_computes_little_more_than_rope():
     assert published["tape"] / published["rope"] == pytest.approx(1.139, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_other_encodings_are_not_counted_in_the_papers_convention():
     sizes = ["task.arch.layers=2", "task.arch.width=32", "task.arch.heads=2", "task.arch.ffn=32"]
     metrics = evaluate(["model=cope", "task=efficiency", "task.length=16", *sizes])

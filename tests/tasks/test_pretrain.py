@@ -52,6 +52,7 @@ def test_labels_are_the_next_tokens_across_blocks_and_epochs(text_folder):
         assert np.append(row.numpy(), label[-1]).tobytes() in whole
 
 
+@pytest.mark.slow
 def test_training_beats_the_unigram_baseline_and_waits_little_for_data(text_run):
     cfg, record = text_run(
         "model=rope",

@@ -55,6 +55,7 @@ def test_every_short_word_is_labelled_exactly(swaps):
 
 @settings(max_examples=25, deadline=None)
 @given(length=st.integers(1, 700), seed=st.integers(0, 10_000), first=st.integers(1, 700))
+@pytest.mark.slow
 def test_random_words_are_labelled_exactly(length, seed, first):
     """And no label depends on what follows."""
     tokens, told = words_of(2, length, seed)

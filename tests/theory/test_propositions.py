@@ -4,6 +4,7 @@ that would not.
 
 from functools import cache
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ def holding(case: Case) -> set[str]:
     return set(PROPERTIES)
 
 
+@pytest.mark.slow
 def test_variants_with_and_without_each_property_are_there_from_both_starts():
     for name in ("tape_full", "tape_no_attention", "tape_no_equivariance"):
         assert {case.initial for case in variants() if case.variant == name} == {"rope", "fourier"}
@@ -49,6 +51,7 @@ def test_variants_with_and_without_each_property_are_there_from_both_starts():
     T=st.integers(4, 12),
     shift=st.floats(1, 2000),
 )
+@pytest.mark.slow
 def test_mixing_frequencies_satisfies_the_equation_and_breaks_the_shift(case, seed, T, shift):
     """f(PX, PE, PMPᵀ) = P f(X, E, M), f(X, ER, M) = f(X, E, M), and g likewise. One O(R) for all
     blocks is what the equation asks for; a shift applies one of its own to each, which is the

@@ -24,6 +24,7 @@ def module_of(model, arch, *overrides):
     return LanguageModule(decoder, task, compose_config([]))
 
 
+@pytest.mark.slow
 def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):
     """So that a run that goes on drops what it would have dropped, and no two devices the same."""
     module = module_of("rope", arch)

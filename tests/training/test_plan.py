@@ -52,6 +52,7 @@ def test_seven_billion_parameters_take_no_memory():
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
 
 
+@pytest.mark.slow
 def test_fsdp_divides_what_ddp_holds_on_every_device():
     one, ddp = planned(*PAPER, "model=tape"), planned(*PAPER, "model=tape", "trainer=ddp")
     four = planned(*PAPER, "model=tape", "trainer=fsdp", "trainer.devices=2", "trainer.nodes=2")

@@ -69,6 +69,7 @@ def generating_in_two(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_answers_of_a_sharded_model_may_end_apart(tmp_path):
     """All gather the weights in each pass: if one stopped by itself, the other would wait."""
     both = [SERVER.Process(target=generating_in_two, args=(n, tmp_path)) for n in range(2)]
