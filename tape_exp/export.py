@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 args.folder,
                 loaded.tokenizer,
                 model=loaded.section,
-                describe=lambda plain: with_results(card(name, plain, loaded.section), loaded),
+                describe=lambda form: with_results(card(name, form, loaded.section), loaded),
                 dtype=DTYPES[args.dtype],
                 chat_template=chat_template(loaded.checkpoint) if loaded.checkpoint else None,
             )

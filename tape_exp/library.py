@@ -118,6 +118,10 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
         facts = {name: model.record[name] for name in names} | {"config": config}
     elif task is None:
         raise ConfigError("evaluate takes a run, or a decoder and task=, as te.build gives them.")
+    if task.arch.vocab > decoder.arch.vocab:
+        raise ConfigError(
+            f"the task has {task.arch.vocab} tokens, and the model {decoder.arch.vocab}."
+        )
     training, device = decoder.training, decoder.head.weight.device
     on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
     with torch.no_grad():

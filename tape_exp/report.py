@@ -100,7 +100,7 @@ def runs_table(records: Sequence[Record]) -> str:
     rows = []
     for run in sorted(records, key=lambda run: run["started"], reverse=True):
         config, metrics = run["config"], run["metrics"]
-        results = [m for m in metrics if not m.endswith(compare.ENDS) and is_result(m)]
+        results = [*filter(is_result, metrics)]
         name = next((m for m in results if not m.startswith("val/")), results[0])
         what = [display_name(config["model"]["name"]), task_title(config["task"]), config["scale"]]
         seconds = f"{run.get('seconds', {}).get('training', 0):.0f}"

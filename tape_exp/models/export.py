@@ -33,7 +33,7 @@ def save(
     *,
     model: dict[str, Any],
     dtype: torch.dtype | None = None,
-    describe: Callable[[bool], str] | None = None,
+    describe: Callable[[str], str] | None = None,
     chat_template: str | None = None,
 ) -> None:
     """Write a model to a new folder by ``save_pretrained`` of transformers, with a ``README.md``
@@ -47,28 +47,29 @@ def save(
         decoder: with merged adapters, if it had any.
         model: the section ``model`` of the run's config, resolved.
         dtype: of the stored weights; None: the decoder's.
-        describe: gives the text of ``README.md``, of a plain Llama or not; None: :func:`card`.
+        describe: gives the text of ``README.md`` of a type of transformers, or of "", ours; None:
+            :func:`card`.
     """
     from transformers import AutoModelForCausalLM
 
     from tape_exp.models.hf import TapeExpConfig
 
-    plain = form_of(decoder) != ""
+    form = form_of(decoder)
     dtype = dtype or decoder.embedding.weight.dtype
-    config = llama_config(decoder) if plain else TapeExpConfig(asdict(decoder.arch), model)
+    config = llama_config(decoder) if form else TapeExpConfig(asdict(decoder.arch), model)
     if tokenizer is not None:
         ends = tokenizer.ends
         config.bos_token_id, config.eos_token_id = tokenizer.bos, ends if ends[1:] else ends[0]
     with torch.device("meta"):  # it says what to write, and holds nothing
         exported = AutoModelForCausalLM.from_config(config, dtype=dtype)
     weights = {
-        llama_name(key) if plain else f"decoder.{key}": value.detach().to("cpu", dtype)
+        llama_name(key) if form else f"decoder.{key}": value.detach().to("cpu", dtype)
         for key, value in decoder.state_dict().items()
         if key != "head.weight" or not decoder.arch.tied
     }
     with new_folder(folder) as temporary:
         exported.save_pretrained(temporary, state_dict=weights)
-        told = describe(plain) if describe else card(folder.name, plain, model)
+        told = describe(form) if describe else card(folder.name, form, model)
         (temporary / "README.md").write_text(told)
         if tokenizer is not None:
             save_tokenizer(tokenizer, temporary, decoder.arch.max_length, chat_template)
@@ -92,21 +93,21 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
-def card(name: str, plain: bool, model: dict[str, Any]) -> str:
+def card(name: str, form: str, model: dict[str, Any]) -> str:
     """The beginning of a model card: what it is, and how to load it by its ``name``; ``model`` may
     name classes of other authors' packages.
     """
     head = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     every = {**head, "tags": ["tape_exp", "positional-encoding", model["name"]]}
     packages = [*plugins.versions_of(model)]
-    ours = "" if plain else "import tape_exp.models.hf  # registers the type tape_exp\n"
+    ours = "" if form else "import tape_exp.models.hf  # registers the type tape_exp\n"
     wanted = " and ".join(f"`{package}`" for package in ("tape_exp", *packages))
-    needs = "" if plain else f"\nThis needs the package{'s' if packages else ''} {wanted}.\n"
+    needs = "" if form else f"\nThis needs the package{'s' if packages else ''} {wanted}.\n"
     return f"""---
 {yaml.safe_dump(every, sort_keys=False)}---
 # {name}
 
-A model {"of transformers" if plain else "of type `tape_exp`"}, exported by `tape-exp export`.
+A model of type `{form or "tape_exp"}`, exported by `tape-exp export`.
 
 ```python
 {ours}from transformers import AutoModelForCausalLM

@@ -30,8 +30,6 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name, task_title
 
-ENDS = ("_stderr", "_low", "_high")
-
 
 def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list[int]]:
     """The comparison, scale and seeds that a command asks for: ``task=<task> model=<model,…>
@@ -87,11 +85,11 @@ def view_of(
         rows.append(Row(row.labels, row.words, keys=keys))
     view.rows = rows
     runs = [run for row in rows for run in view.runs(row)]
-    known = [*dict.fromkeys(m for run in runs for m in run["metrics"] if not m.endswith(ENDS))]
+    known = [*dict.fromkeys(metric for run in runs for metric in run["metrics"])]
     if wrong := [metric for metric in artifact.columns if runs and metric not in known]:
         raise ConfigError(
             f"metrics={wrong[0]}{did_you_mean(wrong[0], known)} The records have: "
-            f"{', '.join(known)}."
+            f"{', '.join(filter(is_result, known))}."
         )
     chosen = [*artifact.columns] or [metric for metric in known if is_result(metric)]
     artifact.columns = {metric: column(metric, runs) for metric in chosen}

@@ -11,8 +11,7 @@ from tape_exp.settings.errors import ConfigError, missing_package
 from tape_exp.settings.redact import RedactingFormatter, redact
 
 Arguments = ParamSpec("Arguments")
-# Whose errors are the user's mistakes: Lightning's is of devices that are not there.
-LIBRARIES = ("hydra", "omegaconf", "yaml", "lightning")
+PARSERS = ("hydra", "omegaconf", "yaml")  # whose errors are the user's mistakes
 
 
 def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
@@ -43,11 +42,11 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
 
 
 def is_mistake(error: Exception) -> bool:
-    """Whether an error is the user's: a ConfigError, one of :data:`LIBRARIES`, or an extra that is
-    not installed.
+    """Whether an error is the user's: a ConfigError, Hydra's or OmegaConf's, an extra that is not
+    installed.
     """
     module = type(error).__module__.partition(".")[0]
-    return isinstance(error, ConfigError) or module in LIBRARIES or bool(missing_package(error))
+    return isinstance(error, ConfigError) or module in PARSERS or bool(missing_package(error))
 
 
 def report(error: Exception) -> int:

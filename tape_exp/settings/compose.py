@@ -31,7 +31,7 @@ from tape_exp.settings import folders
 from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
-from tape_exp.settings.schema import GROUPS, Config
+from tape_exp.settings.schema import GROUPS, AttentionConfig, Config
 
 UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
 # Ends of our keys, and what transformers' Trainer, lm-eval and others call them.
@@ -132,8 +132,7 @@ def spell_out(words: Sequence[str]) -> list[str]:
     """
     spelled: list[str] = []
     for word in words:
-        if re.match(r"--(?!cfg=|package=|info=)[\w.]+=", word):  # those are Hydra's
-            raise ConfigError(f"{word} begins with dashes; write {word[2:]}.")
+        word = re.sub(r"^--(?!(?:cfg|package|info)=)(?=[\w.]+=)", "", word)  # those are Hydra's
         if word.startswith("hydra.searchpath="):
             names = re.findall(r"pkg://(\w+)\.conf\b", word)
             packages().update({name: path for name in names if (path := folder_of(name))})
@@ -216,6 +215,8 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     unknown = re.search(r"Could not override '([^']+)'|Key '([^']+)' (?:is )?not in", text)
     if unknown:
         name = key or next(filter(None, unknown.groups()))
+        if name.removeprefix("model.") in AttentionConfig.__dataclass_fields__:
+            return f"{name} is no key of this model's YAML; write +{name}= to add it."
         return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows every key."
     text = re.sub(r" (full_key|reference_type|object_type|See https).*", "", text)
     return f"{key}: {text}." if key else text

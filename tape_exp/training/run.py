@@ -30,7 +30,7 @@ from tape_exp.training.faults import ProcessWatch, explained
 from tape_exp.training.from_config import make_decoder, make_task, micro_batches
 from tape_exp.training.logs import set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError, compiles
-from tape_exp.training.trainer import Run, make_trainer
+from tape_exp.training.trainer import Run, make_trainer, require_devices
 
 log = logging.getLogger("tape_exp")
 
@@ -63,6 +63,7 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
             directory.refuse_other_weights(record := directory.record())
             return record
         set_up_logging(directory.path / LOG)
+        require_devices(cfg.trainer)
         task = make_task(directory.cfg, directory.start)
         accumulate = micro_batches(directory.cfg, task)
         every = min(cfg.trainer.validate_every, task.optim.max_steps)

@@ -5,11 +5,13 @@ import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import torch
 from lightning import Trainer
 from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import Preemption
 from tape_exp.models.decoder import Decoder
@@ -35,21 +37,28 @@ class Run:
     loggers: list[Logger] = field(default_factory=list)
 
 
-def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
-    """Lightning's trainer for the config, with accumulation to the global batch.
-
-    Raises:
-        ConfigError: it would wait for processes on other nodes that nobody has started.
+def require_devices(cfg: DictConfig) -> None:
+    """Raise :class:`ConfigError` where ``trainer`` asks for GPUs that are not here, or would wait
+    for processes on other nodes that nobody has started.
     """
-    cfg = run.directory.cfg.trainer
-    on_slurm = SLURMEnvironment.detect()
-    started = on_slurm or TorchElasticEnvironment.detect() or "MASTER_ADDR" in os.environ
-    if cfg.nodes > 1 and not started:
+    present = torch.accelerator.device_count()
+    if cfg.accelerator == "gpu" and present < cfg.devices:
+        raise ConfigError(
+            f"trainer.accelerator=gpu with trainer.devices={cfg.devices}: torch sees {present} "
+            "GPUs here; trainer=cpu needs none."
+        )
+    started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
+    if cfg.nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
         raise ConfigError(
             f"trainer.nodes={cfg.nodes} waits for processes that this command does not start: use "
             "tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK on "
             "each node."
         )
+
+
+def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
+    """Lightning's trainer for the config, with accumulation to the global batch."""
+    cfg, on_slurm = run.directory.cfg.trainer, SLURMEnvironment.detect()
     devices, timeout = cfg.devices * cfg.nodes, timedelta(seconds=cfg.timeout)
     strategy: str | Strategy = "auto"
     if cfg.strategy == "fsdp":

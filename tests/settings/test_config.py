@@ -42,7 +42,8 @@ from tests.processes import train
         ("seed=first", ["seed=first", "integer"]),
         ("trainer.devices=two", ["trainer.devices=two", "integer"]),
         ("seed=0,1", ["seed=0,1", "-m"]),
-        ("--seed=1", ["--seed=1", "write seed=1"]),
+        ("--max_steps=20", ["max_steps is not known", "'task.optim.max_steps'"]),
+        ("model=rope model.ssmax=true", ["write +model.ssmax="]),
         ("task.train_digits=[1", ["task.train_digits=[1"]),
         ("model=[rope,nopee]", ["model.layers.1=nopee", "'nope'"]),
         ("model=[]", ["model.layers"]),
@@ -233,7 +234,7 @@ def test_mistakes_end_with_status_2_and_one_line(tmp_path):
         (["debug=plan", "trainer=ddp", "task.optim.batch=7"], "cannot be shared by 2 devices"),
         (["debug=plan", "trainer.frozen_bf16=true"], "trainer.precision=bf16-mixed"),
         (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=2 does not divide"),
-        (["trainer=gpu", "trainer.devices=64"], "gpu"),
+        (["trainer=gpu", "trainer.devices=64"], "trainer=cpu needs none"),
     ):
         failed = train("logger=none", f"runs={tmp_path}", *words)
         assert failed.returncode == 2, failed.stderr
