@@ -60,6 +60,6 @@ def ranking(board: Board, p: float, difference: float, path: Path) -> Path:
     axis.invert_yaxis()
     axis.grid(axis="x")
     axis.set(xticks=range(1, len(names) + 1), xlim=(0.8, len(names) + 0.2))
-    axis.set_xlabel("mean rank ± half of the critical difference")
+    axis.set_xlabel("mean rank ± half a critical difference")
     axis.set_title(f"{board.numbers.shape[1]} tasks, Friedman's test: p = {p:.2g}")
     return save(figure, path)
