@@ -138,7 +138,8 @@ def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
     The table has a column for each key in which the experiments differ besides their models.
 
     Raises:
-        ConfigError: there is nothing to compare, or something is neither a run nor a record.
+        ConfigError: there is nothing to compare, or something is neither a run nor a record, as
+            the metrics of a decoder, which has no config.
     """
     from tape_exp.paper.artifact import Artifact
     from tape_exp.paper.figures import figures
@@ -146,7 +147,10 @@ def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
 
     records = [one.record if isinstance(one, Loaded) else one for one in runs]
     if not records or not all(isinstance(one, dict) and "config" in one for one in records):
-        raise ConfigError("compare takes runs, as te.load gives them, or their records.")
+        raise ConfigError(
+            "compare takes runs, as te.load gives them, their records, and what te.evaluate gives "
+            "of a run; that of a decoder has no config."
+        )
     groups: list[list[Record]] = []
     for record in records:
         fitting = (group for group in groups if _another_seed(record, group))

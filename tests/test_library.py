@@ -147,6 +147,13 @@ def test_what_does_not_concern_the_evaluation_of_a_run_is_refused(words, message
     [
         (lambda run: te.compare(), "compare takes runs"),
         (lambda run: te.compare("alibi", "rope"), "compare takes runs"),
+        (
+            lambda run: te.compare(te.evaluate(run.model, task=run.task)),
+            "of a decoder has no config",
+        ),
+        (lambda run: te.train(["model=rope"]), "each key=value as an argument of its own"),
+        (lambda run: run.generate([99]), "99 is no token"),
+        (lambda run: te.train("checkpoint=llama/model.safetensors"), "name its folder: llama"),
         (lambda run: te.evaluate(run.model), "evaluate takes a run, or a decoder and task="),
         (lambda run: te.evaluate(run, task=run.task), "of a run it takes overrides"),
     ],
@@ -154,6 +161,13 @@ def test_what_does_not_concern_the_evaluation_of_a_run_is_refused(words, message
 def test_a_call_without_what_it_needs_is_refused(call, message, loaded):
     with pytest.raises(ConfigError, match=message):
         call(loaded)
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
+    words = [f"runs={tmp_path}", "trainer=cpu", "logger=none", *SMALL]
+    with pytest.raises(ConfigError, match="does not divide"):
+        te.train(*words, "task.optim.batch=4", "trainer.micro_batch=3", quiet=True)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_other_experiments_are_no_seeds_of_the_first():
@@ -171,9 +185,9 @@ def test_other_experiments_are_no_seeds_of_the_first():
 
 @pytest.mark.slow
 def test_runs_side_by_side_and_pictures(loaded):
-    table, figure = te.compare(loaded, loaded.record)
+    table, figure = te.compare(loaded, loaded.record, te.evaluate(loaded))
     assert figure is None, "of an addition that nobody has learned"
-    assert table["model"].tolist() == ["tape", "tape"]
+    assert table["model"].tolist() == ["tape"] * 3
     assert {"test/exact_match"} < {*filter(is_result, table)} == {*table}
     committed = {record["config"]["task"]["name"]: record for record in read_records()}
     for name in ("arithmetic", "word_problem"):

@@ -73,7 +73,11 @@ class RunDirectory:
                 "same command again."
             ) from None
         with lock:
-            yield
+            try:
+                yield
+            finally:
+                if not (self.path / "config.yaml").exists():  # it has not begun: a mistake
+                    shutil.rmtree(self.path, ignore_errors=True)
 
     def open(self, assets: Mapping[str, str]) -> None:
         """Make the directory, and write config, manifest and ``assets`` (name -> content), in the

@@ -61,6 +61,8 @@ def find(cfg: DictConfig) -> Path | None:
     if (spec := cfg.checkpoint) is None:
         return None
     path = Path(spec).expanduser()
+    if path.suffix in (".safetensors", ".json"):
+        raise ConfigError(f"checkpoint={spec} is a file of a Llama; name its folder: {path.parent}")
     if path.is_file() or (path.is_dir() and not is_task(spec)):
         whole = path.is_file() or (path / "config.json").is_file()
         return path if whole else last_checkpoint(path)

@@ -84,6 +84,8 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     Raises:
         ConfigError: an override is wrong; the sentence says which, and what would be right.
     """
+    if not all(isinstance(word, str) for word in overrides):
+        raise ConfigError("give each key=value as an argument of its own, and no list of them.")
     words = spell_out(overrides)
     try:
         parsed = OverridesParser.create().parse_overrides(words)

@@ -136,12 +136,12 @@ class Loaded:
 
     def _ids(self, text: str | Sequence[int]) -> list[int]:
         ids = self.task.encode(text) if isinstance(text, str) else list(map(int, text))
-        vocabulary, reach = self.task.arch.vocab, self.model.reach or len(ids)
-        if not (0 < len(ids) <= reach and all(0 <= number < vocabulary for number in ids)):
-            raise ConfigError(
-                f"a text has from 1 to {self.model.reach or 'any number of'} tokens, each from 0 "
-                f"to {vocabulary - 1}; this one has {len(ids)}."
-            )
+        vocabulary, reach = self.task.arch.vocab, self.model.reach
+        if not 0 < len(ids) <= (reach or len(ids)):
+            most = f"{reach} tokens" if reach else "any number of tokens"
+            raise ConfigError(f"a text has from 1 to {most}; this one has {len(ids)}.")
+        if wrong := [number for number in ids if not 0 <= number < vocabulary]:
+            raise ConfigError(f"{wrong[0]} is no token: they are from 0 to {vocabulary - 1}.")
         return ids
 
 
