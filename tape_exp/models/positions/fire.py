@@ -1,5 +1,7 @@
 """FIRE: a learned function of progressively normalised distance."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -41,26 +43,50 @@ class FIRE(PositionEncoding):
     def bias(
         self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
     ) -> ByDistance | ByPosition:
-        """f of the normalised log-distance; where no position is beyond the threshold, which only a
-        CPU asks, one value for each distance.
+        """f of the normalised log-distance. Only a CPU asks whether a position is beyond the
+        threshold: where none is, one value serves each distance, and elsewhere :meth:`pieces` do.
         """
         threshold = (self.threshold * precise(self.threshold_factor[0])).abs()
         on_cpu = positions_BS.device.type == "cpu" and not is_compiling()
         if on_cpu and positions_BS.amax() <= threshold:
-            return ByDistance(lambda distance: self.mlp(distance, threshold))
+            return ByDistance(lambda distance: self.mlp(self.relative(distance, threshold)))
+        f = self.pieces() if on_cpu else self.mlp
 
         def at(queries_BT: Tensor, keys_BS: Tensor) -> Tensor:
             distances_BTS = (queries_BT[:, :, None] - keys_BS[:, None]).clamp(min=0)
             far_BT1 = torch.maximum(queries_BT, threshold)[..., None]
-            return self.mlp(distances_BTS, far_BT1).transpose(0, 1)
+            return f(self.relative(distances_BTS, far_BT1)).transpose(0, 1)
 
         return ByPosition(at)
 
-    def mlp(self, distances: Tensor, far: Tensor) -> Tensor:
-        """f(ψ(distances) / ψ(far)), (H, …)."""
-        relative = self.psi(distances) / (self.psi(far) + 1e-6)  # never 0
+    def relative(self, distances: Tensor, far: Tensor) -> Tensor:
+        """ψ(distances) / ψ(far), from 0 to 1."""
+        return self.psi(distances) / (self.psi(far) + 1e-6)  # never 0
+
+    def mlp(self, relative: Tensor) -> Tensor:
+        """f of relative distances, (H, …)."""
         hidden = F.relu(linear(self.inner, relative[..., None]), inplace=True)
         return linear(self.outer, hidden).movedim(-1, 0)
+
+    def pieces(self) -> Callable[[Tensor], Tensor]:
+        """f as the piecewise linear function of one number that it is, with a bend for each hidden
+        unit: the same as :meth:`mlp` for a third of its time where a CPU has a million pairs.
+        """
+        outer = precise(self.outer.weight)
+        weight, shift = precise(self.inner.weight[:, 0]), precise(self.inner.bias)
+        bends, order = (-shift / weight).detach().sort()
+        unit, piece = torch.arange(len(bends)), torch.arange(len(bends) + 1)[:, None]
+        active = torch.where(weight[order] >= 0, unit < piece, unit >= piece).to(outer.dtype)
+        slopes = (outer * weight)[:, order] @ active.T
+        offsets = (outer * shift)[:, order] @ active.T + precise(self.outer.bias)[:, None]
+        table = torch.cat([slopes, offsets])
+
+        def at(relative: Tensor) -> Tensor:
+            piece = torch.bucketize(relative.detach(), bends).flatten()
+            slope, offset = table.index_select(1, piece).unflatten(1, relative.shape).chunk(2)
+            return torch.addcmul(offset, slope, relative)
+
+        return at
 
     def psi(self, x: Tensor) -> Tensor:
         return torch.log(precise(self.c[0]).abs() * x + 1)

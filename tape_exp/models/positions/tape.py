@@ -94,8 +94,10 @@ class TAPE(RoPE):
     def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
         """The next E: A E + A P Ẽ, in one batched product."""
         B, T = tokens.x.shape[:2]
-        E = state.flatten(3).expand(B, T, self.arch.heads, -1)
+        E = state.flatten(3).expand(B, T, -1, -1)
         mixing = torch.eye(self.arch.heads, dtype=E.dtype, device=E.device)
+        if E.shape[2] == 1:  # E is the same for all heads, and A E sums the rows of A
+            mixing = mixing.sum(1, keepdim=True)
         if averaged_BTHE is not None:
             E = torch.cat([E, averaged_BTHE.to(E.dtype)], 2)
             mixing = torch.cat([mixing, self.head_map(E.dtype)], 1)
