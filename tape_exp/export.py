@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
 from tape_exp.models.export import card
-from tape_exp.models.llama import fingerprint, is_llama, read_config
+from tape_exp.models.llama import fingerprint, read_config
 from tape_exp.paper.records import warn
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.starting_weights import base_of, chat_template, run_config
@@ -95,7 +95,8 @@ def export_adapter(loaded: Loaded, folder: Path, base: str, name: str) -> None:
     local = Path(base).expanduser()
     assert loaded.checkpoint is not None  # of a run that may be unfinished
     base_folder = base_of(loaded.checkpoint)
-    if is_llama(local) and base_folder.is_dir() and fingerprint(local) != fingerprint(base_folder):
+    both = (local / "config.json").is_file() and base_folder.is_dir()
+    if both and fingerprint(local) != fingerprint(base_folder):
         raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
     method, own = loaded.config["peft"], loaded.config["model"]["scaling"]
     of_run = None if base_folder.is_dir() else run_config(base_folder)

@@ -16,11 +16,7 @@ from tape_exp.data.retrieval import with_filler
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 
-
-def _listed(words: str) -> list[str]:
-    return words.split()
-
-
+_listed = str.split
 SIZES = {"train": 400, "validation": 60, "test": 60}  # examples of SCROLLS
 WORDS = (60, 120)  # of a document, at least and at most
 LABELS = ("Entailment", "Contradiction", "Not mentioned")
@@ -46,12 +42,8 @@ LONGEST = 10  # words of a filler sentence with its speaker
 MMLU_SPLITS = {"test": 40, "dev": 5}  # questions a subject
 ARC_SPLITS = {"test": 60, "train": 20, "validation": 10}
 SPELLED = _listed("apple book cat dog egg fish garden house key letter moon night paper river")
-OPPOSITES = dict(
-    pair.split("-")
-    for pair in _listed(
-        "long-short new-old open-closed first-last true-false left-right hot-cold small-large"
-    )
-)
+OPPOSED = "long-short new-old open-closed first-last true-false left-right hot-cold small-large"
+OPPOSITES = dict(pair.split("-") for pair in OPPOSED.split())
 
 
 class Draft(NamedTuple):
@@ -170,15 +162,8 @@ def _gov_report(generator: random.Random) -> Draft:
     return Draft(None, [f"Finding: {finding}" for finding in findings], [" ".join(findings)])
 
 
-SCROLLS: dict[str, Callable[[random.Random], Draft]] = {
-    "qasper": _qasper,
-    "contract_nli": _contract_nli,
-    "narrative_qa": _narrative_qa,
-    "quality": _quality,
-    "qmsum": _qmsum,
-    "summ_screen_fd": _summ_screen_fd,
-    "gov_report": _gov_report,
-}
+_EACH = (_qasper, _narrative_qa, _contract_nli, _quality, _qmsum, _summ_screen_fd, _gov_report)
+SCROLLS = {make.__name__.removeprefix("_"): make for make in _EACH}
 
 
 def write_benchmarks(folder: Path) -> Path:
@@ -196,7 +181,8 @@ def write_benchmarks(folder: Path) -> Path:
     files: dict[str, str] = {}
     for group, subjects in SUBJECTS.items():
         yamls[group] = {"include": str(mmlu / f"_{group}.yaml")}
-        for subject in subjects:
+        for make in subjects:
+            subject = make.__name__.removeprefix("_")
             yamls[f"mmlu_{subject}"] = {
                 "include": str(mmlu / "_default_template_yaml"),
                 "tag": f"{group}_tasks",
@@ -325,20 +311,11 @@ def fact(generator: random.Random, count: int) -> tuple[Callable[[int], str], st
 
 
 SUBJECTS = {
-    "mmlu_humanities": ["spelling", "alphabet"],
-    "mmlu_social_sciences": ["ages", "trade"],
-    "mmlu_stem": ["arithmetic", "python"],
-    "mmlu_other": ["places", "opposites"],
+    "mmlu_humanities": (_spelling, _alphabet),
+    "mmlu_social_sciences": (_ages, _trade),
+    "mmlu_stem": (_arithmetic, _python),
+    "mmlu_other": (_places, _opposites),
 }
-BENCHMARKS: dict[str, Callable[[random.Random], Choice]] = {
-    "mmlu_spelling": _spelling,
-    "mmlu_alphabet": _alphabet,
-    "mmlu_ages": _ages,
-    "mmlu_trade": _trade,
-    "mmlu_arithmetic": _arithmetic,
-    "mmlu_python": _python,
-    "mmlu_places": _places,
-    "mmlu_opposites": _opposites,
-    "arc_easy": _arc_easy,
-    "arc_challenge": _arc_challenge,
-}
+BENCHMARKS: dict[str, Callable[[random.Random], Choice]]
+BENCHMARKS = {f"mmlu{make.__name__}": make for pair in SUBJECTS.values() for make in pair}
+BENCHMARKS |= {"arc_easy": _arc_easy, "arc_challenge": _arc_challenge}

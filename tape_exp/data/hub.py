@@ -1,7 +1,8 @@
 """The Hugging Face hub: what it raises, told in a sentence."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tape_exp.settings.errors import ConfigError
 
@@ -31,6 +32,30 @@ def hub(what: str, instead: str = OFFLINE) -> Iterator[None]:
         yield
     except hub_errors() as error:
         raise ConfigError(f"{what}: {reason(error)} {instead}") from error
+
+
+def download(
+    repository: str,
+    patterns: list[str],
+    needed: Callable[[Path], Iterable[Path]],
+    what: str,
+    instead: str,
+) -> Path:
+    """The folder of a repository in the hub's cache, fetched first unless all ``needed`` files are
+    there; ``what`` and ``instead`` as :func:`hub` takes them.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    with hub(what, instead):
+        try:
+            here = snapshot_download(repository, allow_patterns=patterns, local_files_only=True)
+            if all(path.is_file() for path in needed(Path(here))):
+                return Path(here)
+        except LocalEntryNotFoundError:
+            pass
+        reach()
+        return Path(snapshot_download(repository, allow_patterns=patterns))
 
 
 def reach() -> None:

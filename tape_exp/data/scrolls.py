@@ -20,22 +20,13 @@ ELSEWHERE = (
     "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, "
     "or the hub's zips); scale.text=builtin needs no files."
 )
+QUESTION, LABELS = "\n\nQuestion: {question}", "Entailment, Contradiction or Not mentioned?"
 # What ends a prompt after the document, and the tokens of an answer, trained or generated.
-QUESTION = ("\n\nQuestion: {question}\nAnswer:", 200)
-HYPOTHESIS = (
-    "\n\nHypothesis: {question}\nEntailment, Contradiction or Not mentioned?\nAnswer:",
-    200,
-)
-QUERY = ("\n\nQuestion: {question}\nSummary:", 1000)
-SUMMARY = ("\n\nSummary:", 1000)
 DATASETS = {
-    "qasper": QUESTION,
-    "contract_nli": HYPOTHESIS,
-    "narrative_qa": QUESTION,
-    "quality": QUESTION,
-    "qmsum": QUERY,
-    "summ_screen_fd": SUMMARY,
-    "gov_report": SUMMARY,
+    **dict.fromkeys(("qasper", "narrative_qa", "quality"), (f"{QUESTION}\nAnswer:", 200)),
+    "contract_nli": (f"\n\nHypothesis: {{question}}\n{LABELS}\nAnswer:", 200),
+    "qmsum": (f"{QUESTION}\nSummary:", 1000),
+    **dict.fromkeys(("summ_screen_fd", "gov_report"), ("\n\nSummary:", 1000)),
 }
 ASKED = re.compile(r".*?\n\s*\n", re.DOTALL)  # a question, up to the first blank line
 WITH_OPTIONS = re.compile(r".*?\(A\).*?\(B\).*?\(C\).*?\(D\).*?\n\s*\n", re.DOTALL)  # of quality
@@ -53,7 +44,6 @@ class Example:
 
     @property
     def closing(self) -> str:
-        """What follows the document in a prompt."""
         return DATASETS[self.dataset][0].format(question=self.question)
 
 
@@ -203,22 +193,20 @@ def _beginning(
     """Ids of the longest beginning of ``text`` that ``limit`` tokens hold, as they are where
     ``after`` goes before.
 
-    Of a long text eight characters for every token are tokenised, and twice as many while they do
+    Of a long text sixteen characters for every token are tokenised, and twice as many while they do
     not suffice. A character of which only some bytes would be kept is dropped, so that the ids
     decode to a beginning of the text. ``after`` keeps tokenizers that mark the beginning of a text,
     such as Llama-2's, from doing so in its middle.
     """
-    size = len(text) if limit is None else 8 * (limit + 1)
-    while True:
+    size = len(text) if limit is None else 16 * (limit + 1)
+    ids: list[int] = []
+    while limit is None or len(ids) <= limit:
         encoding = tokenizer.backend.encode(after + text[:size], add_special_tokens=False)
-        ids, spans = encoding.ids, encoding.offsets
-        if after:
-            first = next((n for n, (_, end) in enumerate(spans) if end > len(after)), len(spans))
-            if first < len(spans) and spans[first][0] < len(after):
-                after = ""  # one token holds its end and the text's beginning
-                continue
-            ids, spans = ids[first:], spans[first:]
-        if limit is None or len(ids) > limit or size >= len(text):
+        first = sum(end <= len(after) for _, end in encoding.offsets) if after else 0
+        ids, spans = encoding.ids[first:], encoding.offsets[first:]
+        if ids and spans[0][0] < len(after):  # one token holds its end and the text's beginning
+            return _beginning(tokenizer, text, limit)
+        if size >= len(text):
             break
         size *= 2
     kept = len(ids) if limit is None else min(limit, len(ids))

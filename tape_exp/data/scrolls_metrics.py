@@ -81,16 +81,11 @@ def _scorer() -> Any:
     return RougeScorer(["rouge1", "rouge2", "rougeL"])
 
 
-DATASETS = {
-    "qasper": f1,
-    "narrative_qa": f1,
-    "contract_nli": exact_match,
-    "quality": exact_match,
-    "qmsum": rouge,
-    "summ_screen_fd": rouge,
-    "gov_report": rouge,
+DATASETS = {  # and its metric
+    **dict.fromkeys(("qasper", "narrative_qa"), f1),
+    **dict.fromkeys(("contract_nli", "quality"), exact_match),
+    **dict.fromkeys(("qmsum", "summ_screen_fd", "gov_report"), rouge),
 }
-"""The metric of each dataset."""
 
 
 def bootstrap_means(values_NK: np.ndarray, resamples: int = 1000) -> np.ndarray:

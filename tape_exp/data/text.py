@@ -74,7 +74,9 @@ class Text:
                 do.
         """
         if self.source == "builtin" and self.builtin != "code":
-            yield from (text for topic, text in _topics() if _split_of(topic) == split)
+            from pydoc_data.topics import topics  # the language reference that ``help()`` shows
+
+            yield from (topics[name] for name in sorted(topics) if _split_of(name) == split)
         for url in self.urls(split):
             done = 0
             try:
@@ -110,7 +112,6 @@ class Text:
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
     def _documents(self, url: str) -> Iterator[str]:
-        """The documents of a file."""
         if _format(url) in (".txt", ".py"):
             yield from _pieces(url)
             return
@@ -224,13 +225,6 @@ def _library(split: str) -> list[str]:
         and not Path(name).name.startswith("_sysconfigdata")
         and _split_of(name) == split
     ]
-
-
-def _topics() -> list[tuple[str, str]]:
-    """The language reference that ``help()`` shows, by topic."""
-    from pydoc_data.topics import topics
-
-    return sorted(topics.items())
 
 
 def _split_of(name: str) -> str:

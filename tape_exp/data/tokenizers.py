@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ import tokenizers
 from annotated_types import Interval, MinLen
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from tape_exp.data.hub import OFFLINE, hub, reach
+from tape_exp.data.hub import OFFLINE, download
 from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.text import Text
 from tape_exp.machine.files import file_lock, write_atomically
@@ -61,13 +61,15 @@ class Tokenization:
             backend = _byte_level(self)
             if self.kind == "words":  # a word is one token, with a space before it or without
                 backend.add_tokens([space + word for word in vocabulary() for space in (" ", "")])
-            return self.of(backend)
+            return Tokenizer(backend, self)
         if self.kind == "file":
             if self.path is None:
                 raise ConfigError("task.tokenizer.kind=file needs task.tokenizer.path.")
             return self.load(Path(str(self.path)).expanduser())
         if self.kind == "hub":
-            return self._from_hub()
+            file, asked = "tokenizer.json", f"task.tokenizer.path={self.path}"
+            told = asked, f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}"
+            return self.load(download(str(self.path), [file], lambda here: [here / file], *told))
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
         if not path.exists():
@@ -75,10 +77,6 @@ class Tokenization:
                 if not path.exists():  # another process may have made it meanwhile
                     write_atomically(path, self._trained(text).to_str())
         return self.load(path)
-
-    def of(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
-        """A tokenizer of the library with the special tokens of these settings."""
-        return Tokenizer(backend, self.bos, self.eos, self.add_bos, self.stops)
 
     def load(self, path: Path) -> "Tokenizer":
         """A ``tokenizer.json``, or a folder with one. Raises :class:`ConfigError` where it is none,
@@ -96,7 +94,7 @@ class Tokenization:
             raise ConfigError(
                 f"{path} is not a tokenizer.json of the tokenizers library ({error}); remove it."
             ) from error
-        return self.of(backend)
+        return Tokenizer(backend, self)
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
         log.info("Training a BPE of %d tokens on %s.", self.vocab, text.label)
@@ -115,36 +113,16 @@ class Tokenization:
         log.info("%d tokens, %.1f s.", tokenizer.get_vocab_size(), time.monotonic() - began)
         return tokenizer
 
-    def _from_hub(self) -> "Tokenizer":
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
-
-        repository = str(self.path)
-        instead = f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}"
-        with hub(f"task.tokenizer.path={repository}", instead):
-            try:
-                path = hf_hub_download(repository, "tokenizer.json", local_files_only=True)
-            except LocalEntryNotFoundError:
-                reach()
-                path = hf_hub_download(repository, "tokenizer.json")
-        return self.load(Path(path))
-
 
 class Tokenizer:
     """A tokenizer with the ids of its two special tokens, of those before a prompt (``begin``), and
     of those that end an answer (``ends``). ``encode`` adds none.
     """
 
-    def __init__(
-        self,
-        backend: tokenizers.Tokenizer,
-        bos: str,
-        eos: str,
-        add_bos: bool = True,
-        stops: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, settings: Tokenization) -> None:
         ids: list[int] = []
-        for key, token in (("bos", bos), ("eos", eos), *(("stops", stop) for stop in stops)):
+        named = [("bos", settings.bos), ("eos", settings.eos)]
+        for key, token in (*named, *(("stops", stop) for stop in settings.stops)):
             if (number := backend.token_to_id(token)) is None:
                 raise ConfigError(
                     f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it "
@@ -158,10 +136,10 @@ class Tokenizer:
         self.backend = backend
         self.bos, self.eos, *_ = ids
         self.ends = ids[1:]
-        self.begin = [self.bos] if add_bos else []
+        self.begin = [self.bos] if settings.add_bos else []
         # A text begins as prompts here do wherever the tokenizer.json is used.
-        begun = f"{bos} " if add_bos else ""
-        begins = [(bos, number) for number in self.begin]
+        begun = f"{settings.bos} " if self.begin else ""
+        begins = [(settings.bos, number) for number in self.begin]
         backend.post_processor = processors.TemplateProcessing(
             single=f"{begun}$A", pair=f"{begun}$A $B", special_tokens=begins
         )
@@ -182,7 +160,6 @@ class Tokenizer:
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
 
     def decode(self, ids: "np.ndarray | list[int]") -> str:
-        """Text of the ids, without special tokens."""
         return self.backend.decode(list(map(int, ids)))
 
     @property
@@ -191,7 +168,6 @@ class Tokenizer:
         return np.uint16 if self.vocab <= 1 << 16 else np.uint32
 
     def save(self) -> str:
-        """The ``tokenizer.json``."""
         return self.backend.to_str()
 
 

@@ -92,10 +92,6 @@ class Window:
     size: int
     sinks: int = 0
 
-    def shows(self, distance: Tensor, key: Tensor) -> Tensor:
-        """Whether a query sees keys at these distances that have these numbers in their row."""
-        return (distance < self.size) | (key < self.sinks)
-
     def count(self, before: Tensor) -> Tensor:
         """How many tokens a query sees, of so many up to itself."""
         return before.clamp(max=self.size) + (before - self.size).clamp(0, self.sinks)
@@ -150,14 +146,10 @@ class Scores:
     def visible(self) -> Tensor:
         """Where a query may look at a key: booleans that broadcast to (B, H, T, S)."""
         number = torch.arange(self.k.shape[2], device=self.q.device)
-        distance = number[self.offset :, None] - number
-        seen = distance >= 0
+        distance, padded = number[self.offset :, None] - number, self.padding is not None
         if self.padding is not None:
             number = (number - self.padding[:, None])[:, None, None]
-        if self.window is not None:
-            seen = seen & self.window.shows(distance, number)
-        # A query that is padding sees itself, so that it stays finite.
-        return seen if self.padding is None else (seen & (number >= 0)) | (distance == 0)
+        return sees(distance, number, self.window, padded)
 
     def block(self, q: Tensor, k: Tensor, first: int) -> "Scores":
         """Of the queries q, from ``first`` on, and the keys k, up to the last one's own."""
@@ -188,6 +180,17 @@ class Scores:
         pairs = [self.addend(bias) for bias in self.biases]
         biases = (Dense(sum(pairs[1:], pairs[0]) * scale),) if pairs else ()
         return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases)
+
+
+def sees(distance: Tensor, number: Tensor, window: Window | None, padded: bool) -> Tensor:
+    """Whether a query sees the keys at these distances; their numbers count from the first of a row
+    that is no padding.
+    """
+    seen = distance >= 0
+    if window is not None:
+        seen = seen & ((distance < window.size) | (number < window.sinks))
+    # A query that is padding sees itself, so that it stays finite.
+    return (seen & (number >= 0)) | (distance == 0) if padded else seen
 
 
 def attend(
@@ -242,24 +245,22 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
 def refusal(backend: str, scores: Scores, v: Tensor) -> str | None:
     """Why a backend cannot serve this call; None: it can."""
     q, grad, window = scores.q, torch.is_grad_enabled(), scores.window
-    on_gpu, narrow = q.device.type == "cuda", q.element_size() < 4
+    narrow = q.device.type == "cuda" and q.element_size() < 4
     learns = grad and any(x.requires_grad for x in (q, scores.k, v))
     if backend == "flex" and q.device.type == "cpu" and learns:
         return "FlexAttention has no backward pass on a CPU"
     learned = any(isinstance(bias, ByKey | Dense) for bias in scores.biases)
-    if backend == "sdpa" and on_gpu and narrow and learned and grad:
+    if backend == "sdpa" and narrow and learned and grad:
         return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
-    if backend == "flash":
-        biased = bool(scores.biases) and scores.slopes is None
-        hides = scores.padding is not None or (window is not None and window.sinks > 0)
-        fits = on_gpu and narrow and q.shape[-1] <= v.shape[-1] <= 256
-        if biased or hides or not fits:
-            return (
-                "flash-attn is for 16 bits on a GPU, widths of values from the queries' to 256 and "
-                "no bias but ALiBi's slopes, no padding and no sinks"
-            )
-        if not flash_installed():
-            return "flash-attn is not installed (docs/faq.md says how)"
+    plain = scores.padding is None and (window is None or not window.sinks)
+    plain = plain and (not scores.biases or scores.slopes is not None)
+    if backend == "flash" and not (plain and narrow and q.shape[-1] <= v.shape[-1] <= 256):
+        return (
+            "flash-attn is for 16 bits on a GPU, widths of values from the queries' to 256 and "
+            "no bias but ALiBi's slopes, no padding and no sinks"
+        )
+    if backend == "flash" and not flash_installed():
+        return "flash-attn is not installed (docs/faq.md says how)"
     return None
 
 
@@ -366,11 +367,8 @@ def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
             score = score + add(b, h, t, s)
         if padding is None:
             return score
-        distance, number = t + offset - s, s - padding[b]
-        seen = number >= 0
-        if window is not None:
-            seen = seen & window.shows(distance, number)
-        return torch.where(seen | (distance == 0), score, float("-inf"))
+        seen = sees(t + offset - s, s - padding[b], window, True)
+        return torch.where(seen, score, float("-inf"))
 
     return modified
 
@@ -395,9 +393,7 @@ def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> 
     """The blocks of (T, S) in which a query looks at a key."""
 
     def seen(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        distance = t + (S - T) - s
-        causal = distance >= 0
-        return causal if window is None else causal & window.shows(distance, s)
+        return sees(t + (S - T) - s, s, window, False)
 
     with torch.inference_mode(False):  # what evaluation makes serves training too
         return create_block_mask(seen, None, None, T, S, device=device)

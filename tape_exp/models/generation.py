@@ -4,15 +4,15 @@ and the position state of all tokens, of every layer.
 Shape suffixes: B batch, T new tokens, S cached tokens with the new ones, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tape_exp.machine.processes import sum_over_processes
+from tape_exp.machine.processes import gather, share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ class Cache:
     is_compileable = False  # which ``generate`` of transformers asks
 
     def __init__(
-        self,
-        positions_BS: Tensor,
-        padding_B: Tensor | None = None,
-        sampler: RowSampler | None = None,
+        self, positions_BS: Tensor, padding_B: Tensor | None, sampler: RowSampler | None
     ) -> None:
         self.positions_BS, self.padding_B, self.sampler = positions_BS, padding_B, sampler
         self.capacity = positions_BS.shape[1]
@@ -100,6 +97,8 @@ def generate(
             temperature) by ``generator``.
         sampler: for encodings that sample positions.
     """
+    from torch.distributed.fsdp import FSDPModule
+
     device = decoder.head.weight.device
     ends = torch.tensor([] if eos is None else eos, dtype=torch.long, device=device).flatten()
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -116,12 +115,17 @@ def generate(
     running = torch.ones(len(prompts), dtype=torch.bool, device=device)
     for _ in range(new_tokens):
         logits_BV = decoder(tokens, cache=cache, last_only=True)[:, -1]
-        tokens = _choose(logits_BV, temperature, generator)
+        if temperature == 0:
+            tokens = logits_BV.argmax(-1, keepdim=True)
+        else:
+            probabilities = (logits_BV.float() / temperature).softmax(-1)
+            probabilities = probabilities.to(generator.device if generator else device)
+            tokens = torch.multinomial(probabilities, 1, generator=generator).to(device)
         written.append(tokens)
         if len(ends):
             running &= ~torch.isin(tokens[:, 0], ends)
             going_on = running.any()
-            if sharded(decoder):
+            if isinstance(decoder, FSDPModule):  # whose passes all processes make together
                 going_on = sum_over_processes(going_on.int()) > 0
             if not going_on:
                 break
@@ -130,17 +134,24 @@ def generate(
     return [[*takewhile(lambda token: token not in stops, row)] for row in found]
 
 
-def sharded(decoder: "Decoder") -> bool:
-    """Whether every process must make each pass of the others too, to gather the weights."""
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(decoder, FSDPModule)
+Batches = list[tuple[int, Sequence[Any]]]
+"""The number of the first item of each batch, and the batch."""
 
 
-def _choose(logits_BV: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """The next token of every row: (B, 1)."""
-    if temperature == 0:
-        return logits_BV.argmax(-1, keepdim=True)
-    device = generator.device if generator else logits_BV.device
-    probabilities = (logits_BV.float() / temperature).softmax(-1).to(device)
-    return torch.multinomial(probabilities, 1, generator=generator).to(logits_BV.device)
+def batched(items: Any, size: int) -> Batches:
+    """Items in batches of this size, of which the last may be smaller."""
+    return [(first, items[first : first + size]) for first in range(0, len(items), size)]
+
+
+def shared(
+    batches: Batches, answer: Callable[[Any, int], dict[Any, Any]], progress: Any, told: str
+) -> dict[Any, Any]:
+    """What ``answer(batch, number of its first item)`` gives of every batch. Each process answers
+    its share, and all have every answer; ``progress(items, told)`` shows how far it is.
+    """
+    own: dict[Any, Any] = {}
+    for (first, batch), counts in progress(share(batches), told):
+        answers = answer(batch, first)  # also where it does not count: others may wait for it
+        if counts:
+            own |= answers
+    return {item: value for part in gather(own) for item, value in part.items()}

@@ -1,7 +1,8 @@
 """A decoder as a model of EleutherAI's lm-evaluation-harness: log-likelihoods, greedy answers."""
 
+import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,9 +13,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch.nn.utils.rnn import pad_sequence
 
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.generation import generate
+from tape_exp.models.generation import batched, generate, shared
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -48,7 +48,6 @@ class Harness(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """The id of BOS, the context of a text without one."""
         return self.ids.bos
 
     def tok_encode(self, string: str, add_special_tokens: Any = None, **_: Any) -> list[int]:
@@ -93,25 +92,20 @@ class Harness(TemplateLM):
             pairs = zip(lengths, *both, strict=True)
             return {number: (float(c.sum()), bool(g.all())) for number, c, g in pairs}
 
-        scores = self._shared(order, "scoring", score)
+        scores = shared(batched(order, self.rows_per_batch), score, self.progress, "scoring")
         return [scores[number] for number in range(len(requests))]
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
         """log p of whole texts, in nats, in windows: each token once, the first given BOS."""
-        windows: list[Request] = []
-        owners = []
-        for number, request in enumerate(requests):
+        windows: list[list[Request]] = []
+        for request in requests:
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
-            first = self.prefix_token_id
-            for pair in get_rolling_token_windows(tokens, first, self.max_length, context_len=1):
-                windows.append((None, *make_disjoint_window(pair)))
-                owners.append(number)
-        totals = [0.0] * len(requests)
-        for number, (log_p, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):
-            totals[number] += log_p
-        return totals
+            pairs = get_rolling_token_windows(tokens, self.ids.bos, self.max_length, context_len=1)
+            windows.append([(None, *make_disjoint_window(pair)) for pair in pairs])
+        scores = iter(self._loglikelihood_tokens([*itertools.chain(*windows)]))
+        return [sum(log_p for log_p, _ in itertools.islice(scores, len(x))) for x in windows]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Greedy answers, each up to its first stop sequence and at most half of ``max_length``; a
@@ -139,16 +133,6 @@ class Harness(TemplateLM):
                 return {n: self.ids.decode(row) for n, row in zip(numbers, rows, strict=True)}
 
             order = sorted(prompts, key=lambda one: (-len(one[1]), one[0]))
-            answers |= self._shared(order, "answering", answer)
+            batches = batched(order, self.rows_per_batch)
+            answers |= shared(batches, answer, self.progress, "answering")
         return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]
-
-    def _shared(self, items: Sequence[Any], told: str, answer: Callable[..., Any]) -> Any:
-        """``answer(batch, index of its first item)`` of every batch, from all processes."""
-        size = self.rows_per_batch
-        batches = [(first, items[first : first + size]) for first in range(0, len(items), size)]
-        known: dict[int, Any] = {}
-        for (first, batch), counts in self.progress(share(batches), told):
-            answers = answer(batch, first)  # also where it does not count: others may wait for it
-            if counts:
-                known |= answers
-        return {number: value for part in gather(known) for number, value in part.items()}

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from tape_exp.data.hub import hub, reach
+from tape_exp.data.hub import download
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import PLAIN
 from tape_exp.models.positions.rope import RoPE, Scaling
@@ -83,34 +83,17 @@ class Llama:
         return {key: value for key, value in vars(self).items() if key in keys}
 
 
-def is_llama(path: Path) -> bool:
-    """Whether the path is a folder of a Hugging Face model: one with a ``config.json``."""
-    return (path / "config.json").is_file()
-
-
 def fetch(repository: str, what: str) -> Path:
     """The folder of a hub repository's config, weights and tokenizer, downloaded to the hub's cache
     if they are not there yet; its config first, which says whether it is a Llama. ``what`` is the
     key that asks for it, for messages: ``checkpoint=meta-llama/Llama-2-7b-hf``.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     instead = (
         f"{what.split('=')[0]}=<a folder with config.json, model*.safetensors and tokenizer.json> "
         "needs no network."
     )
-    with hub(what, instead):
-        try:
-            here = Path(snapshot_download(repository, allow_patterns=FILES, local_files_only=True))
-            needed = (here / "config.json", here / "tokenizer.json", *files(here))
-            if all(path.is_file() for path in needed):
-                return here
-        except (LocalEntryNotFoundError, ConfigError):
-            pass  # nothing in the cache, or a download that was cut short
-        reach()
-        read_config(Path(snapshot_download(repository, allow_patterns="config.json")))
-        return Path(snapshot_download(repository, allow_patterns=FILES))
+    read_config(download(repository, FILES[:1], lambda x: [x / "config.json"], what, instead))
+    return download(repository, FILES, lambda x: [x / "tokenizer.json", *files(x)], what, instead)
 
 
 def read_config(folder: Path) -> Llama:
@@ -168,33 +151,28 @@ def load(decoder: Decoder, folder: Path) -> None:
     names and shapes are exactly the decoder's, but for those of its positional encoding.
     """
     own = {llama_name(k): p.data for k, p in decoder.named_parameters() if ".position." not in k}
-    lacking, embedding, head = set(own), own["model.embed_tokens.weight"], None
+    twins = {"model.embed_tokens.weight", "lm_head.weight"} if decoder.arch.tied else set()
+    own |= dict.fromkeys(twins, own["model.embed_tokens.weight"])
+    lacking = set(own)
     for path, name, stored in _stored(folder):
-        if name == "lm_head.weight" and decoder.arch.tied:
-            head = stored[:].to(embedding.dtype)
-        # Old checkpoints also hold RoPE's frequencies, which are a function of theta.
-        elif not name.endswith("rotary_emb.inv_freq"):
-            shape = stored.get_shape()
-            wanted = list(own[name].shape) if name in own else "absent"
-            if shape != wanted:
-                raise ConfigError(f"{path}: {name} is {shape}, but by config.json {wanted}.")
-            own[name].copy_(stored[:])
-            lacking.discard(name)
-    if head is not None and "model.embed_tokens.weight" in lacking:
-        embedding.copy_(head)
-        lacking.discard("model.embed_tokens.weight")
-    elif head is not None and not torch.equal(head, embedding):
-        raise ConfigError(
-            f"{folder}: its weights have an lm_head.weight that is not the embedding; set "
-            '"tie_word_embeddings": false in its config.json.'
-        )
-    if lacking == {"lm_head.weight"}:
-        raise ConfigError(
-            f"{folder}: its weights have no lm_head.weight. Where the head is the embedding, set "
-            '"tie_word_embeddings": true in its config.json.'
-        )
-    if lacking:
-        raise ConfigError(f"{folder}: its weights lack {min(lacking)}; fetch the model again.")
+        if name.endswith("rotary_emb.inv_freq"):
+            continue  # of old checkpoints: a function of theta
+        shape, wanted = stored.get_shape(), list(own[name].shape) if name in own else "absent"
+        if shape != wanted:
+            raise ConfigError(f"{path}: {name} is {shape}, but by config.json {wanted}.")
+        again = name in twins and twins - lacking
+        if again and not stored[:].to(own[name]).equal(own[name]):
+            raise ConfigError(
+                f"{folder}: its weights have an lm_head.weight that is not the embedding; set "
+                '"tie_word_embeddings": false in its config.json.'
+            )
+        own[name].copy_(stored[:])
+        lacking.discard(name)
+    if lacking and not (twins > lacking):
+        told = "fetch the model again"
+        if lacking == {"lm_head.weight"}:
+            told = 'set "tie_word_embeddings": true in its config.json if it is the embedding'
+        raise ConfigError(f"{folder}: its weights lack {min(lacking)}; {told}.")
 
 
 def fingerprint(folder: Path) -> str:

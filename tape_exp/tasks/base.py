@@ -89,7 +89,6 @@ class Task(LightningDataModule):
         self.waited = 0.0  # seconds that training has waited for data
 
     def placed_in(self, surroundings: Surroundings) -> Self:
-        """This task, with what its run lends it."""
         self.surroundings = surroundings
         return self
 
@@ -137,13 +136,18 @@ class Task(LightningDataModule):
         """Whether symbols have more than one letter, apart from ``<pad>`` and ``<eos>``."""
         return any(len(word) > 1 and word[0] != "<" for word in self.vocabulary)
 
-    def train_batch(self, first: int, count: int) -> Batch:
-        """Samples first … first + count - 1 of the training stream."""
+    def stream(self, key: int, first: int, count: int) -> Batch:
+        """Samples first … first + count - 1 of the stream that a key of random numbers makes."""
         raise ConfigError(f"{type(self).__name__} trains nothing.")
 
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Samples first … first + count - 1 of the training stream."""
+        return self.stream(seed_for(self.seed, "train"), first, count)
+
     def validation_batches(self) -> list[Batch]:
-        """A small fixed set, scored during training."""
-        return []
+        """A small set, scored during training: the same for every seed."""
+        key = seed_for(0, "validation")
+        return [self.stream(key, first, 128) for first in (0, 128)] if self.trains else []
 
     def test_batches(self) -> Sequence[tuple[Any, Batch]]:
         """The test set: (slice, batch) pairs, in a list, or in :class:`LazyBatches` if it is large.
@@ -201,11 +205,8 @@ class Task(LightningDataModule):
 
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
         """Means over slices, trained and longer ones apart, and a heatmap over :attr:`axes`."""
-        metrics = split_means(scores, self.measures, self.is_trained)
-        if not self.axes:
-            return Evaluation(metrics)
-        heatmap = slice_heatmap(scores, self.measures, self.axes, self.is_trained)
-        return Evaluation(metrics, heatmap)
+        shown = slice_heatmap(scores, self.measures, self.axes, self.is_trained)
+        return Evaluation(split_means(scores, self.measures, self.is_trained), shown)
 
     def is_trained(self, slice_: Any) -> bool:
         """Whether training shows rows of a slice."""
@@ -259,11 +260,10 @@ class Task(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         """Micro-batches from the trainer's present step on."""
         assert self.trainer is not None
+        per_step, workers = self.trainer.accumulate_grad_batches, self.surroundings.workers
         share = self.optim.batch // self.trainer.world_size
-        rows = share // self.trainer.accumulate_grad_batches
-        dataset = MicroBatches(self, rows, share, self.trainer.global_rank, self.trainer.world_size)
-        per_step = self.trainer.accumulate_grad_batches
-        workers = self.surroundings.workers
+        ranks = self.trainer.global_rank, self.trainer.world_size
+        dataset = MicroBatches(self, share // per_step, share, *ranks)
         return TimedLoader(
             dataset,
             batch_size=None,

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from tape_exp.data.retrieval import Question, with_filler
-from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler, seed_for
-from tape_exp.models.generation import generate
+from tape_exp.models.generation import batched, generate, shared
 from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths
@@ -87,29 +86,20 @@ class Questions(TextTask):
             self.questions += asked
 
     def fingerprint(self) -> str:
-        """A hash of all prompts."""
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()[:16]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question, those of a length together; ``limit`` stops after as many batches."""
-        size, ends = self.rows_per_batch, [self.count * (n + 1) for n in range(len(self.lengths))]
-        batches = [
-            range(first, min(first + size, end))
-            for end in ends
-            for first in range(end - self.count, end, size)
-        ][:limit]
-        own: dict[int, dict[str, Any]] = {}
-        for batch, counts in progress(share(batches), f"asking, {self.name}"):
-            rows = generate(
-                model.decoder,
-                [self.prompts[number] for number in batch],
-                self.new_tokens,
-                self.stop_tokens,
-                sampler=RowSampler(0, self.name, first=batch[0]),
-            )
-            for number, ids in zip(batch, rows, strict=True) if counts else ():
-                own[number] = self.row(number, ids)
-        found = {number: row for part in gather(own) for number, row in part.items()}
+        each = [range(n * self.count, (n + 1) * self.count) for n in range(len(self.lengths))]
+        batches = [batch for of_one in each for batch in batched(of_one, self.rows_per_batch)]
+
+        def answer(batch: Sequence[int], _: int) -> dict[int, dict[str, Any]]:
+            asked, ends = [self.prompts[number] for number in batch], self.stop_tokens
+            sampler = RowSampler(0, self.name, first=batch[0])
+            rows = generate(model.decoder, asked, self.new_tokens, ends, sampler=sampler)
+            return {number: self.row(number, ids) for number, ids in zip(batch, rows, strict=True)}
+
+        found = shared(batches[:limit], answer, progress, f"asking, {self.name}")
         table = [found[number] for number in sorted(found)]
         return Evaluation(
             accuracies(self.name, table),
@@ -167,7 +157,6 @@ class Passkey(Questions):
         self.new_tokens = new_tokens
 
     def question(self, length: int, number: int) -> Question:
-        """Question ``number`` of a length, a function of its arguments and the seed."""
         generator = np.random.default_rng(seed_for(self.seed, "passkey", length, number))
         key, within = int(generator.integers(1, HIGHEST + 1)), generator.random()
         depth = float((number % self.depth_bins + within) / self.depth_bins)

@@ -85,10 +85,10 @@ class Pretrain(TextTask):
     def prepare(self) -> None:
         """Tokenise what training reads, the validation blocks and the test sets."""
         T = self.train_length
-        self.stream = self.tokens(self.text, "train", self.train_tokens)
+        self.corpus = self.tokens(self.text, "train", self.train_tokens)
         validation = self.tokens(self.validation, "validation", self.validation_rows * T + 1)
         for text, split, tokens in (
-            (self.text, "train", self.stream),
+            (self.text, "train", self.corpus),
             (self.validation, "validation", validation),
         ):
             if len(tokens) <= T:
@@ -97,9 +97,11 @@ class Pretrain(TextTask):
                     f"block of task.train_length={T} and its last label. Give it more text, or set "
                     f"task.train_length={max(len(tokens) // 2, 1)}."
                 )
-        self.blocks = (len(self.stream) - 1) // T
+        self.blocks = (len(self.corpus) - 1) // T
         rows = min((len(validation) - 1) // T, self.validation_rows)
-        self._validation = _as_batch(validation.blocks(np.arange(rows) * T, T + 1))
+        each = max(self.windows.tokens_per_batch // T, 1)
+        starts = np.split(np.arange(rows) * T, range(each, rows, each))
+        self._validation = [_as_batch(validation.blocks(part, T + 1)) for part in starts]
         self.scored = {
             name: self.tokens(text, self.test_split, self.windows.needed)
             for name, text in self.tests.items()
@@ -107,25 +109,21 @@ class Pretrain(TextTask):
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation blocks and the corpus."""
-        return hashlib.sha256(
-            (super().fingerprint() + self.stream.fingerprint()).encode()
-        ).hexdigest()[:16]
+        both = super().fingerprint() + self.corpus.fingerprint()
+        return hashlib.sha256(both.encode()).hexdigest()[:16]
 
     def test_fingerprint(self) -> str:
-        """A hash of the test sets."""
         sets = {name: tokens.fingerprint() for name, tokens in self.scored.items()}
         return hashlib.sha256(json.dumps(sets, sort_keys=True).encode()).hexdigest()[:16]
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Blocks ``first`` … of the endless stream of epochs."""
         blocks = epoch_samples(self.seed, first, count, self.blocks)
-        return _as_batch(self.stream.blocks(blocks * self.train_length, self.train_length + 1))
+        return _as_batch(self.corpus.blocks(blocks * self.train_length, self.train_length + 1))
 
     def validation_batches(self) -> list[Batch]:
         """The first blocks of the validation split."""
-        rows = max(self.windows.tokens_per_batch // self.train_length, 1)
-        parts = {key: value.split(rows) for key, value in self._validation.items()}
-        return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+        return self._validation
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """The perplexity on each test set at each length, and the error of shifted positions."""
@@ -136,10 +134,10 @@ class Pretrain(TextTask):
             metrics |= perplexity(model, *read, label, progress, limit)
         reach = model.decoder.reach
         longest = 512 if reach is None else min(512, reach - SHIFT)  # a table ends
-        rows = self._validation["inputs"][:2, :longest].to(model.device)
+        rows = torch.cat([x["inputs"] for x in self._validation[:2]])[:2, :longest]
         with without_autocast(model.decoder):
-            metrics["shift/attention"] = 100 * shift_error(model.decoder, rows, SHIFT)
-        return Evaluation(metrics)
+            error = shift_error(model.decoder, rows.to(model.device), SHIFT)
+        return Evaluation(metrics | {"shift/attention": 100 * error})
 
 
 def _as_batch(rows: np.ndarray) -> Batch:

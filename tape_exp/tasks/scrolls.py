@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
@@ -12,9 +12,8 @@ from tape_exp.data.scrolls import Example
 from tape_exp.data.scrolls_metrics import DATASETS, score
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.generation import generate
+from tape_exp.models.generation import batched, generate, shared
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.schema import Arch, Count, Optim
@@ -98,7 +97,7 @@ class Scrolls(TextTask):
     def validation_batches(self) -> list[Batch]:
         """The first rows of the validation split, with their first references."""
         rows = [self._row(example, 0) for example in self.validation[: self.validation_rows]]
-        return [_stacked(batch) for batch in _batched(rows, self.rows_per_batch)]
+        return [_stacked(batch) for _, batch in batched(rows, self.rows_per_batch)]
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation rows, and every question and reference."""
@@ -118,18 +117,15 @@ class Scrolls(TextTask):
         cut = (self.tokenizer, self.max_length, self.reserved)
         prompts = {e.id: scrolls.prompt(e, *cut) for e in self.validation}
         order = sorted(prompts, key=lambda id_: (-len(prompts[id_]), id_))
-        batches = list(enumerate(_batched(order, self.rows_per_batch)))[:limit]
-        own: dict[str, str] = {}
-        for (number, ids), _ in progress(share(batches), f"answering {self.dataset}"):
-            rows = generate(
-                model.decoder,
-                [prompts[id_] for id_ in ids],
-                self.new_tokens,
-                self.stop_tokens,
-                sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
-            )
-            own |= {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
-        answers = {id_: text for part in gather(own) for id_, text in part.items()}
+
+        def answer(ids: Sequence[str], first: int) -> dict[str, str]:
+            asked, ends = [prompts[id_] for id_ in ids], self.stop_tokens
+            sampler = RowSampler(0, "answers", first=first)
+            rows = generate(model.decoder, asked, self.new_tokens, ends, sampler=sampler)
+            return {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
+
+        batches = batched(order, self.rows_per_batch)[:limit]
+        answers = shared(batches, answer, progress, f"answering {self.dataset}")
         asked = {e.id: e for e in self.validation if e.id in answers}
         values, of_each = score(self.dataset, answers, {k: e.references for k, e in asked.items()})
         metrics: dict[str, float] = {}
@@ -149,9 +145,5 @@ class Scrolls(TextTask):
         return scrolls.as_row(*scrolls.encode(example, self.tokenizer, *cut), self.max_length - 1)
 
 
-def _batched(items: list[Any], size: int) -> list[list[Any]]:
-    return [items[first : first + size] for first in range(0, len(items), size)]
-
-
-def _stacked(rows: list[Batch]) -> Batch:
+def _stacked(rows: Sequence[Batch]) -> Batch:
     return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}

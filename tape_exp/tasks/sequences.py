@@ -46,7 +46,6 @@ class Draws:
         return int(self.words(1)[0]) * limit >> 32
 
     def integers(self, limit: int, count: int) -> np.ndarray:
-        """(count,) of them."""
         return uniform_ints(limit, self.words(count)).astype(np.int64)
 
     def choice(self, options: Sequence[str], count: int) -> list[str]:
@@ -110,7 +109,6 @@ class SequenceTask(Task):
         return self.numbers[0] * n + self.numbers[1]
 
     def has(self, n: int) -> bool:
-        """Whether there are rows of this length."""
         return self.shortest <= n <= self.longest
 
     def usual(self, n: int) -> Sequence[int]:
@@ -172,15 +170,7 @@ class SequenceTask(Task):
         rows = self.rows(key, first, count, self.trained, self.draws(self.trained[-1]))
         return self.batch(list(rows), self.arch.train_length + 1)
 
-    def train_batch(self, first: int, count: int) -> Batch:
-        return self.stream(seed_for(self.seed, "train"), first, count)
-
-    def validation_batches(self) -> list[Batch]:
-        """256 rows of the trained lengths, the same for every seed."""
-        return [self.stream(seed_for(0, "validation"), first, 128) for first in (0, 128)]
-
     def test_batches(self) -> list[tuple[Any, Batch]]:
-        """A batch for each length."""
         return [(n, self.batch(self.test_rows(n), self.width(n))) for n in self.lengths]
 
     def test_rows(self, n: int, slice_: Any = None) -> list[Row]:

@@ -121,8 +121,10 @@ def slice_heatmap(
     measures: Sequence[str],
     axes: Mapping[str, Sequence[int]],
     is_trained: Callable[[Any], bool],
-) -> Heatmap:
+) -> Heatmap | None:
     """Each slice's mean in percent (NaN: not scored): measures by length, or a grid of pairs."""
+    if not axes:
+        return None
     labels, lengths = list(axes), list(axes.values())
     if len(axes) == 2:
         cells: list[list[Any]] = [[(a, b) for b in lengths[1]] for a in lengths[0]]

@@ -73,14 +73,14 @@ class WordProblem(Task):
         self.train_letters, self.lengths = train_letters, sorted(set(lengths))
         self.words, self.rows_per_batch = words, rows_per_batch
 
-    def train_batch(self, first: int, count: int) -> Batch:
-        """Words of ``train_letters`` letters; word k is a function of (seed, k)."""
-        return self._batch(seed_for(self.seed, "train"), first, count, self.train_letters)
-
-    def validation_batches(self) -> list[Batch]:
-        """256 fresh words of the trained length, the same for every seed."""
-        key = seed_for(0, "validation")
-        return [self._batch(key, first, 128, self.train_letters) for first in (0, 128)]
+    def stream(self, key: int, first: int, count: int, letters: int | None = None) -> Batch:
+        """Words, by default of ``train_letters``: BOS and letters, and the state after each one."""
+        length = letters or self.train_letters
+        drawn = uniform_ints(len(self.group.letters), lanes(key, first, count, length))
+        words = self.group.letters[drawn.astype(np.int64)]
+        bos, none = np.full((count, 1), len(self.group.elements)), np.full((count, 1), IGNORE)
+        inputs, labels = np.hstack([bos, words]), np.hstack([none, self.group.states(words)])
+        return {"inputs": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
 
     def test_batches(self) -> list[tuple[str, Batch]]:
         """Words of the longest length, all in one slice. The inputs are letters only, so that one
@@ -88,7 +88,7 @@ class WordProblem(Task):
         """
         key, size = seed_for(0, "test"), self.rows_per_batch
         return [
-            ("words", self._batch(key, first, min(size, self.words - first), self.lengths[-1]))
+            ("words", self.stream(key, first, min(size, self.words - first), self.lengths[-1]))
             for first in range(0, self.words, size)
         ]
 
@@ -105,36 +105,23 @@ class WordProblem(Task):
         right = self.score_rows(logits, batch["labels"])["right"]
         return {"state": (100 * right.sum(-1) / right.shape[1]).sum()}
 
-    def _batch(self, key: int, first: int, count: int, letters: int) -> Batch:
-        """Words ``first`` … of a stream: BOS and letters, and the state after each letter."""
-        drawn = uniform_ints(len(self.group.letters), lanes(key, first, count, letters))
-        words = self.group.letters[drawn.astype(np.int64)]
-        bos, none = np.full((count, 1), len(self.group.elements)), np.full((count, 1), IGNORE)
-        inputs, labels = np.hstack([bos, words]), np.hstack([none, self.group.states(words)])
-        return {"inputs": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
-
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
         """Shares of right states and of right words by length, and after each letter."""
         right = scores["words"]["right"]
         whole = np.logical_and.accumulate(right, 1)
         edges = [0, *self.lengths]
-        shown = {
-            "state": [right[:, a:b].mean() for a, b in itertools.pairwise(edges)],
-            "word": [whole[:, end - 1].mean() for end in self.lengths],
-        }
-        metrics = {
-            f"test/{name}@{end}": 100 * float(share)
-            for name, shares in shown.items()
-            for end, share in zip(self.lengths, shares, strict=True)
-        }
-        parts = np.split(right, [self.train_letters], axis=1)
-        means = {
-            n: {"state": p.mean(1)} for n, p in zip(("id", "ood"), parts, strict=True) if p.size
-        }
-        found = split_means(means, ["state"], lambda name: name == "id")
+        states = [right[:, a:b].mean() for a, b in itertools.pairwise(edges)]
+        words = [whole[:, end - 1].mean() for end in self.lengths]
+        metrics: dict[str, float] = {}
+        for end, state, word in zip(self.lengths, states, words, strict=True):
+            metrics |= {f"test/state@{end}": 100 * float(state)}
+            metrics |= {f"test/word@{end}": 100 * float(word)}
+        parts = zip((True, False), np.split(right, [self.train_letters], axis=1), strict=True)
+        means = {trained: {"state": part.mean(1)} for trained, part in parts if part.size}
+        found = split_means(means, ["state"], bool)
         metrics |= {key: mean for key, mean in found.items() if not key.startswith("test/")}
         heatmap = Heatmap(
-            100 * np.array(list(shown.values())),
+            100 * np.array([states, words]),
             title="right (%)",
             row_label="",
             column_label="length (letters)",
@@ -143,10 +130,7 @@ class WordProblem(Task):
             columns=list(map(str, self.lengths)),
         )
         shares = (right.mean(0), whole.mean(0), self.group.guess(self.lengths[-1]))
-        places = [
-            {"letters": place, "state": state, "word": word, "guess": guess}
-            for place, (state, word, guess) in enumerate(
-                np.round(100 * np.stack(shares, 1), 2).tolist(), 1
-            )
-        ]
+        rows = enumerate(np.round(100 * np.stack(shares, 1), 2).tolist(), 1)
+        names = ("letters", "state", "word", "guess")
+        places = [dict(zip(names, (place, *row), strict=True)) for place, row in rows]
         return Evaluation(metrics, heatmap, tables={"places": places})

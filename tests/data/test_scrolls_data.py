@@ -88,7 +88,7 @@ def marking() -> Tokenizer:
         decoders.Strip(" ", 1, 0),
     ]
     backend.decoder = decoders.Sequence(parts)
-    return Tokenizer(backend, "<s>", "</s>")
+    return Tokenizer(backend, Tokenization())
 
 
 def test_rows_of_one_id_are_references_of_one_example(tmp_path):

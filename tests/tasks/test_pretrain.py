@@ -34,9 +34,9 @@ def stopped_after_two_steps(directory):
 def test_an_epoch_shows_every_block_once_and_the_next_in_another_order(text_folder):
     task = prepared(text_folder)
     n = task.blocks
-    assert n == (len(task.stream) - 1) // 32
+    assert n == (len(task.corpus) - 1) // 32
     first, second = (task.train_batch(e * n, n)["inputs"].numpy() for e in (0, 1))
-    whole = task.stream[: n * 32].reshape(n, 32)
+    whole = task.corpus[: n * 32].reshape(n, 32)
     assert not np.array_equal(first, whole)
     assert not np.array_equal(first, second)
     for epoch in (first, second):
@@ -47,7 +47,7 @@ def test_labels_are_the_next_tokens_across_blocks_and_epochs(text_folder):
     task = prepared(text_folder)
     batch = task.train_batch(task.blocks - 3, 6)
     assert torch.equal(batch["inputs"][:, 1:], batch["labels"][:, :-1])
-    whole = task.stream[:].tobytes()
+    whole = task.corpus[:].tobytes()
     for row, label in zip(batch["inputs"], batch["labels"], strict=True):
         assert np.append(row.numpy(), label[-1]).tobytes() in whole
 
