@@ -211,8 +211,10 @@ def attend(
         able = [name for name in BACKENDS if refusal(name, scores, both) is None]
         raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
     averages = BACKENDS[backend](scores, both).transpose(1, 2)
+    if carried_BSHC is None:
+        return averages, None
     values, averaged = averages.tensor_split((v.shape[-1],), -1)
-    return values, None if carried_BSHC is None else averaged
+    return values, averaged
 
 
 def choose(scores: Scores, carried: Tensor | None) -> str:
