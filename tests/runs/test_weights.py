@@ -430,18 +430,6 @@ def finished(folder, *words: str, step: int = 1):
     return run.checkpoints / f"step{step:08}.ckpt"
 
 
-def test_a_link_to_a_run_has_the_title_of_the_run(tmp_path, monkeypatch):
-    """It may lead to another one later; nor does a relative path have a title of its own."""
-    saved = finished(tmp_path, "task=c4")
-    (tmp_path / "latest").symlink_to(saved.parent.parent)
-    linked = tmp_path / "latest" / "checkpoints" / saved.name
-    monkeypatch.chdir(saved.parent.parent)
-    titles = {
-        starting_weights.title(path) for path in (saved, linked, Path("checkpoints", saved.name))
-    }
-    assert len(titles) == 1
-
-
 @pytest.mark.slow
 def test_of_several_runs_of_a_task_the_one_on_the_same_text_is_the_base(tmp_path, monkeypatch):
     def found(spec="c4", *words):
