@@ -128,7 +128,7 @@ def test_what_we_found_counts_the_verdicts_and_names_every_artifact():
     verdicts = [row["holds"] for row in CLAIMS.values() if row["holds"] != NO_CLAIM]
     kinds = ("yes", "no", "not distinguishable", "at floor (cannot tell)", "not tested")
     text = " ".join(FOUND.split())
-    counts = re.search(r"of (\d+) claims (\d+) .* (\d+) .* (\d+) .* (\d+) .* (\d+) are not", text)
+    counts = re.search(r"Of (\d+) claims (\d+) .* (\d+) .* (\d+) .* (\d+) .* (\d+) are not", text)
     expected = [len(verdicts), *map(verdicts.count, kinds)]
     assert [*map(int, counts.groups())] == expected
     for name in CLAIMS:
