@@ -17,7 +17,6 @@ import yaml
 from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
-from tape_exp.models.export import card
 from tape_exp.models.llama import fingerprint, read_config
 from tape_exp.paper.records import warn
 from tape_exp.runs.evaluation import is_result
@@ -63,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 args.folder,
                 loaded.tokenizer,
                 model=loaded.section,
-                describe=lambda form: with_results(card(name, form, loaded.section), loaded),
+                name=name,
+                describe=lambda head: with_results(head, loaded),
                 dtype=DTYPES[args.dtype],
                 chat_template=chat_template(loaded.checkpoint) if loaded.checkpoint else None,
             )

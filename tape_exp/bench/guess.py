@@ -5,6 +5,7 @@ import numpy as np
 from tape_exp.data.batch import IGNORE
 from tape_exp.machine.seeding import seed_for
 from tape_exp.tasks.sequences import SequenceTask
+from tape_exp.tasks.slices import padded
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Tokens (B, T), next tokens (B, T), and which of these are scored (B, T)."""
@@ -31,7 +32,7 @@ def guess(task: SequenceTask, length: int, count: int = 1000) -> float:
 def _rows(task: SequenceTask, length: int, count: int, part: str) -> Rows:
     key = seed_for(0, "guess", part)
     rows = list(task.rows(key, 0, count, [length], task.draws(length)))
-    batch = task.batch(rows, task.width(length))
+    batch = padded(rows, task.width(length))
     inputs, labels = batch["inputs"].numpy(), batch["labels"].numpy()
     return inputs, labels, labels != IGNORE
 

@@ -8,17 +8,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Group:
-    """A group of permutations, its elements numbered in lexicographic order: 0 is the identity.
+    """A group of permutations, its elements numbered in lexicographic order: 0 is the identity."""
 
-    Args:
-        elements: (G, n), what each permutation maps 0 … n - 1 to.
-        letters: (K,), numbers of the elements that words are made of; they generate the group.
-        table: (G, G), the number of a · b at [a, b]: first b, then a, as matrices multiply.
-    """
-
-    elements: np.ndarray
-    letters: np.ndarray
-    table: np.ndarray
+    elements: np.ndarray  # (G, n), what each permutation maps 0 … n - 1 to
+    letters: np.ndarray  # (K,), the elements that words are made of; they generate the group
+    table: np.ndarray  # (G, G), the number of a · b at [a, b]: first b, then a
 
     def states(self, words: np.ndarray) -> np.ndarray:
         """The products g_1 ⋯ g_i of all prefixes of words (rows, T): (rows, T), in their dtype."""
@@ -43,17 +37,14 @@ class Group:
 def make_group(points: int, moved: tuple[int, ...], even: bool = False) -> Group:
     """All or the even permutations of points; letters move as many points as ``moved`` lists."""
     every = itertools.permutations(range(points))
-    elements = np.array([p for p in every if not even or _inversions(p) % 2 == 0])
+    crossed = {p: sum(a > b for a, b in itertools.combinations(p, 2)) for p in every}
+    elements = np.array([p for p, count in crossed.items() if not even or count % 2 == 0])
     moves = (elements != np.arange(points)).sum(1)
     places = points ** np.arange(points)
     number = np.full(points**points, -1)
     number[elements @ places] = np.arange(len(elements))
     table = number[elements[:, elements] @ places]  # elements[a][elements[b]]
     return Group(elements, np.flatnonzero(np.isin(moves, moved)), table.astype(np.int64))
-
-
-def _inversions(permutation: tuple[int, ...]) -> int:
-    return sum(a > b for a, b in itertools.combinations(permutation, 2))
 
 
 GROUPS = {

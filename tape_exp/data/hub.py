@@ -23,11 +23,7 @@ def hub_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def hub(what: str, instead: str = OFFLINE) -> Iterator[None]:
-    """Where the hub is asked for ``what``.
-
-    Raises:
-        ConfigError: it does not answer, or refuses; the sentence ends with what to do ``instead``.
-    """
+    """Where the hub is asked for ``what``."""
     try:
         yield
     except hub_errors() as error:

@@ -50,17 +50,11 @@ def vocabulary() -> list[str]:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a text that can have any size.
+    """A question about a text that can have any size."""
 
-    Args:
-        write: the text, of so many filler sentences, and the question after it.
-        wanted: what an answer must say.
-        depth: where the sentence is that is asked for, from 0 to 1.
-    """
-
-    write: Callable[[int], str]
-    wanted: str
-    depth: float = 0.0
+    write: Callable[[int], str]  # the text, of so many filler sentences, and the question
+    wanted: str  # what an answer must say
+    depth: float = 0.0  # where the sentence is that is asked for, from 0 to 1
 
     @property
     def answer(self) -> str:

@@ -63,9 +63,6 @@ def read(
             (generated).
         path: local: a folder with ``<dataset>/<split>.jsonl``, ``<split>.jsonl``, either also with
             .gz, or ``<dataset>.zip``; or a file of rows.
-
-    Raises:
-        ConfigError: no files, no network, a damaged file.
     """
     if source == "builtin":
         return _examples(dataset, builtin.scrolls_rows(dataset, split))
@@ -128,9 +125,6 @@ def encode(
     The answer is cut to ``answer_limit`` tokens (None: the set's), and to half of what BOS, closing
     and EOS leave, so that a long summary does not take the place of the document it is of. The
     document gets the rest.
-
-    Raises:
-        ConfigError: what :func:`prompt` raises.
     """
     limit = DATASETS[example.dataset][1] if answer_limit is None else answer_limit
     spare = max(max_length - len(_closing(example, tokenizer)) - 2, 2)
@@ -143,9 +137,6 @@ def encode(
 def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> list[int]:
     """BOS, as much of the document's beginning as fits, and the closing, whole; ``reserved`` of
     ``max_length`` stay free.
-
-    Raises:
-        ConfigError: what :func:`room` raises.
     """
     limit = room(example, tokenizer, max_length, reserved)
     document = _beginning(tokenizer, example.document, limit)
@@ -156,26 +147,21 @@ def room(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int)
     """The tokens that are left for the document. Raises :class:`ConfigError` where the closing,
     which holds the question, leaves none.
     """
-    closing = len(_closing(example, tokenizer))
-    left = max_length - reserved - closing - 1
+    left = max_length - reserved - len(_closing(example, tokenizer)) - 1
     if left < 1:
         raise ConfigError(
             f"task.max_length={max_length} is too short for {example.dataset} {example.id}: its "
-            f"question and instruction are {closing} tokens, and {reserved + 1} are kept for "
-            f"the answer and BOS. task.max_length={2 * (max_length - left)} leaves as many for its "
-            "document."
+            f"question and answer take {max_length - left} tokens. task.max_length="
+            f"{2 * (max_length - left)} leaves as many for its document."
         )
     return left
 
 
 def as_row(prompt: list[int], answer: list[int], length: int) -> dict[str, Tensor]:
     """``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or EOS,
-    IGNORE elsewhere.
-
-    A row of ``max_length`` tokens fits into ``length`` = max_length - 1. Padding is on the right.
+    IGNORE elsewhere. Padding is on the right.
     """
-    tokens = torch.tensor(prompt + answer)
-    used = len(tokens) - 1
+    tokens, used = torch.tensor(prompt + answer), len(prompt) + len(answer) - 1
     inputs, labels = torch.full((length,), answer[-1]), torch.full((length,), IGNORE)
     inputs[:used] = tokens[:-1]
     labels[len(prompt) - 1 : used] = tokens[len(prompt) :]

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+RESAMPLES = 1000
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 Scores = dict[str, float]
 
@@ -36,7 +37,10 @@ def score(
     examples = {id_: DATASETS[dataset](predictions[id_], references[id_]) for id_ in references}
     names = list(next(iter(examples.values())))
     values_NK = np.array([list(examples[id_].values()) for id_ in sorted(examples)])
-    means_RK = np.vstack([values_NK.mean(0), bootstrap_means(values_NK)])
+    generator, n = np.random.default_rng(0), len(values_NK)
+    # Drawn one by one: all resamples at once would take 80 MB for 10,000 examples.
+    draws = (generator.multinomial(n, np.full(n, 1 / n)) for _ in range(RESAMPLES))
+    means_RK = np.vstack([values_NK.mean(0), np.array([draw @ values_NK for draw in draws]) / n])
     if DATASETS[dataset] is rouge:
         names = ["rouge/geometric_mean", *names]
         means_RK = np.column_stack([np.cbrt(means_RK.prod(1)), means_RK])
@@ -86,11 +90,3 @@ DATASETS = {  # and its metric
     **dict.fromkeys(("contract_nli", "quality"), exact_match),
     **dict.fromkeys(("qmsum", "summ_screen_fd", "gov_report"), rouge),
 }
-
-
-def bootstrap_means(values_NK: np.ndarray, resamples: int = 1000) -> np.ndarray:
-    """Means (resamples, K) over examples drawn anew with replacement, whole rows at a time."""
-    generator, n = np.random.default_rng(0), len(values_NK)
-    # One by one: all at once would take 80 MB for 10,000 examples.
-    draws = (generator.multinomial(n, np.full(n, 1 / n)) for _ in range(resamples))
-    return np.array([draw @ values_NK for draw in draws]) / n

@@ -7,7 +7,8 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,34 +31,23 @@ Source = Literal["hub", "local", "builtin"]
 
 @dataclass(frozen=True)
 class Text:
-    """A corpus: a YAML of ``conf/text``.
-
-    Args:
-        name: what tables call it, and metrics where it is read: :attr:`label`.
-        source: ``hub`` (Hugging Face), ``local`` (files under ``path``) or ``builtin`` (Python's
-            standard library).
-        path: local: a folder with files named after the split (``train*.jsonl.gz``,
-            ``validation/*.parquet``, …) or laid out as in the repository, or one file, which has no
-            splits. .jsonl, .json (one object a line), .parquet, .txt; also compressed.
-        repository, revision: of the hub. A revision of 40 hexadecimal digits needs no network once
-            its tokens are cached.
-        files: patterns of the files of each split, in the repository and, if it has such files, in
-            the folder.
-        column: the field that holds the text.
-        where: keep rows whose (dotted) field has this value: ``{meta.pile_set_name: Github}``.
-        builtin: which built-in text is used for this corpus: ``code`` (the standard library's
-            sources), ``english`` (the language reference of ``pydoc``) or ``both``. One file in
-            twenty is validation, one test.
-    """
+    """A corpus: a YAML of ``conf/text``, from Hugging Face's hub, local files, or Python itself."""
 
     name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # becomes a folder
     source: Source = "builtin"
+    # local: a folder with files named after the split (train*.jsonl.gz, validation/*.parquet, …) or
+    # laid out as in the repository, or one file, which has no splits. .jsonl, .json (one object a
+    # line), .parquet, .txt; also compressed.
     path: str | None = None
-    repository: str | None = None
-    revision: str = "main"
+    repository: str | None = None  # of the hub
+    revision: str = "main"  # 40 hexadecimal digits need no network once the tokens are cached
+    # Patterns of each split, in the repository and, if it has such files, in the folder.
     files: dict[Split, list[str]] = field(default_factory=dict)
-    column: str = "text"
+    column: str = "text"  # the field that holds the text
+    # Keep rows whose (dotted) field has this value: {meta.pile_set_name: Github}.
     where: dict[str, str] = field(default_factory=dict)
+    # The standard library's sources, or the language reference of pydoc; a file in twenty is
+    # validation, one test.
     builtin: Literal["code", "english", "both"] = "both"
 
     @property
@@ -68,10 +58,6 @@ class Text:
     def documents(self, split: Any) -> Iterator[str]:
         """Every document of a split that is not empty. Memory holds one, or a batch of rows of a
         .parquet. Bytes that are not UTF-8 are read as U+FFFD.
-
-        Raises:
-            ConfigError: no files, no network, a damaged file; the sentence says which and what to
-                do.
         """
         if self.source == "builtin" and self.builtin != "code":
             from pydoc_data.topics import topics  # the language reference that ``help()`` shows
@@ -116,7 +102,8 @@ class Text:
             yield from _pieces(url)
             return
         for row in _rows(url):
-            if row[self.column] and all(_field(row, k) == v for k, v in self.where.items()):
+            told = {key: reduce(getitem, key.split("."), row) for key in self.where}
+            if row[self.column] and told == self.where:
                 yield row[self.column].encode("utf-8", "replace").decode()  # no halves of letters
 
     def _in_folder(self, split: Any) -> list[str]:
@@ -156,7 +143,6 @@ class Text:
         return [f"hf://{url}" for url in found]
 
     def _commit(self) -> str:
-        """The commit that the revision names."""
         if re.fullmatch("[0-9a-f]{40}", self.revision) or self.repository is None:
             return self.revision
         from huggingface_hub import HfApi
@@ -198,13 +184,6 @@ def _pieces(url: str) -> Iterator[str]:
             piece, length = [], 0
     if length:
         yield "".join(piece)
-
-
-def _field(row: Any, key: str) -> Any:
-    """The value of a dotted field."""
-    for step in key.split("."):
-        row = row[step]
-    return row
 
 
 def _format(url: str) -> str:

@@ -27,33 +27,24 @@ NotEmpty = Annotated[str, MinLen(1)]
 
 @dataclass(frozen=True)
 class Tokenization:
-    """How text is cut into tokens.
-
-    Args:
-        kind: ``bpe`` (byte-level, trained on the corpus), ``byte``, ``words`` (bytes, and one token
-            for each word of ``task=retrieval_training``), ``file`` (a ``tokenizer.json``)
-            or ``hub``. A task that begins from a run's checkpoint uses that run's tokenizer
-            instead.
-        vocab: bpe: size of the vocabulary, with 256 bytes and the two special tokens.
-        path: file: of the ``tokenizer.json``; hub: the repository.
-        bos, eos: the special tokens before a document and after an answer. Of a Llama's tokenizer
-            they, and ``add_bos``, are what its own files say, unless they are given here.
-        add_bos: whether a prompt begins with BOS too.
-        stops: further tokens that end an answer, as EOS does.
-        digits: bpe: ``single``, each is a token, as in Llama-2's tokenizer; or ``runs``, which may
-            grow together, so that a number is cut at places which differ from number to number.
-        sample_mb: bpe: megabytes of the corpus, from its beginning, that it is trained on.
+    """How text is cut into tokens. A task that begins from a run's checkpoint uses that run's
+    tokenizer instead. Of a Llama's tokenizer ``bos``, ``eos`` and ``add_bos`` are what its own
+    files say, unless they are given here.
     """
 
+    # bpe: byte-level, trained on the corpus; words: bytes, and a token for each word of
+    # task=retrieval_training; file: a tokenizer.json
     kind: Literal["bpe", "byte", "words", "file", "hub"] = "bpe"
-    vocab: Annotated[int, Interval(ge=258, le=1_000_000)] = 2048
-    path: NotEmpty | None = None
-    bos: NotEmpty = "<s>"
-    eos: NotEmpty = "</s>"
-    add_bos: bool = True
-    stops: tuple[str, ...] = ()
+    vocab: Annotated[int, Interval(ge=258, le=1_000_000)] = 2048  # of bpe, with 256 bytes
+    path: NotEmpty | None = None  # file: of the tokenizer.json; hub: the repository
+    bos: NotEmpty = "<s>"  # before a document
+    eos: NotEmpty = "</s>"  # after an answer
+    add_bos: bool = True  # whether a prompt begins with BOS too
+    stops: tuple[str, ...] = ()  # further tokens that end an answer
+    # bpe: each is a token, as in Llama-2's tokenizer; or runs grow together, so that a number is
+    # cut at places which differ from number to number.
     digits: Literal["single", "runs"] = "single"
-    sample_mb: Count = 32
+    sample_mb: Count = 32  # bpe: of the corpus, from its beginning, that it is trained on
 
     def make(self, text: Text, cache: Path) -> "Tokenizer":
         """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""

@@ -36,7 +36,6 @@ class Tokens:
         return self.length
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Ids of a slice, int64."""
         start, stop, _ = part.indices(self.length)
         return self._ids[start:stop].astype(np.int64)
 
@@ -68,9 +67,6 @@ def tokenise(
 
     Args:
         needed: tokens that are used; the corpus is read no further.
-
-    Raises:
-        ConfigError: the split is empty, or what :meth:`Text.documents` raises.
     """
     name = f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}-{tokenizer.bos}"
     path = cache / "tokens" / f"{name}.{np.dtype(tokenizer.dtype).name}"

@@ -67,20 +67,17 @@ class Decoder(nn.Module):
             self.head.weight = self.embedding.weight
         self.random = random_positions(self.kinds, arch)
         for kind in range(len(self.kinds)):
-            self._mark_ends([block for block in blocks if block.kind == kind])
+            first, *others = (block for block in blocks if block.kind == kind)
+            first.is_first_of_kind = True
+            for block in others:
+                if hasattr(block.position, "embedding"):
+                    del block.position.embedding
+            # Idle, but counted in published sizes, since nobody reads the state after the last.
+            last = [first, *others][-1]
+            last.updates_state = False
+            for name, parameter in last.position.named_parameters():
+                parameter.requires_grad_("update_net." not in name)
         self.init_weights(seed, blank)
-
-    def _mark_ends(self, blocks: list[Block]) -> None:
-        """Take from the layers of a kind what only its first or all but its last have."""
-        blocks[0].is_first_of_kind = True
-        for block in blocks[1:]:
-            if hasattr(block.position, "embedding"):
-                del block.position.embedding
-        # Idle, but counted in published sizes, since nobody reads the state after the last layer.
-        blocks[-1].updates_state = False
-        for name, parameter in blocks[-1].position.named_parameters():
-            if "update_net." in name:
-                parameter.requires_grad = False
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
         """Matrices N(0, 0.02), norms 1, biases 0; encodings as they say, if ``blank`` only they."""
@@ -212,7 +209,6 @@ class Decoder(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def positional_count(self) -> int:
-        """The parameters of the positional encodings of all layers."""
         return sum(p.numel() for name, p in self.named_parameters() if ".position." in name)
 
     def flops_per_token(self, length: int) -> float:

@@ -33,7 +33,8 @@ def save(
     *,
     model: dict[str, Any],
     dtype: torch.dtype | None = None,
-    describe: Callable[[str], str] | None = None,
+    name: str = "",
+    describe: Callable[[str], str] = str,
     chat_template: str | None = None,
 ) -> None:
     """Write a model to a new folder by ``save_pretrained`` of transformers, with a ``README.md``
@@ -47,8 +48,7 @@ def save(
         decoder: with merged adapters, if it had any.
         model: the section ``model`` of the run's config, resolved.
         dtype: of the stored weights; None: the decoder's.
-        describe: gives the text of ``README.md`` of a type of transformers, or of "", ours; None:
-            :func:`card`.
+        describe: makes the README from the lines that load the model by its ``name``.
     """
     from transformers import AutoModelForCausalLM
 
@@ -69,7 +69,7 @@ def save(
     }
     with new_folder(folder) as temporary:
         exported.save_pretrained(temporary, state_dict=weights)
-        told = describe(form) if describe else card(folder.name, form, model)
+        told = describe(card(name or folder.name, form, model))
         (temporary / "README.md").write_text(told)
         if tokenizer is not None:
             save_tokenizer(tokenizer, temporary, decoder.arch.max_length, chat_template)
@@ -99,10 +99,9 @@ def card(name: str, form: str, model: dict[str, Any]) -> str:
     """
     head = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     every = {**head, "tags": ["tape_exp", "positional-encoding", model["name"]]}
-    packages = [*plugins.versions_of(model)]
+    packages = ", ".join(f"`{package}`" for package in ("tape_exp", *plugins.versions_of(model)))
     ours = "" if form else "import tape_exp.models.hf  # registers the type tape_exp\n"
-    wanted = " and ".join(f"`{package}`" for package in ("tape_exp", *packages))
-    needs = "" if form else f"\nThis needs the package{'s' if packages else ''} {wanted}.\n"
+    needs = "" if form else f"\nThis needs {packages}.\n"
     return f"""---
 {yaml.safe_dump(every, sort_keys=False)}---
 # {name}

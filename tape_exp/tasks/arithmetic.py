@@ -95,7 +95,6 @@ class Arithmetic(Task):
         return LazyBatches([cells[start : start + per_batch] for start in starts], self.grid_batch)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """The grid, and of TAPE what the updates of its state are for."""
         evaluation = super().evaluate(model, progress, limit)
         decoder = getattr(model, "decoder", None)
         if decoder is not None and updates_positions(decoder):
@@ -121,11 +120,9 @@ class Arithmetic(Task):
         return metrics
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Exact match, and what :func:`sum_scores` tells of mistakes."""
         return super().score_rows(logits, labels) | sum_scores(logits, labels)
 
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
-        """The means and the grid, and how wrong sums begin to be wrong."""
         evaluation = super().summarise(scores)
         evaluation.metrics |= fault_metrics(scores, self.is_trained)
         return evaluation

@@ -44,19 +44,12 @@ FINGERPRINT = 2
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run lends its task, in addition to the task's own settings.
+    """What a run lends its task, in addition to the task's own settings."""
 
-    Args:
-        cache: the folder of tokens and tokenizers, shared by all runs.
-        checkpoint: the weights that the run begins from, if it does.
-        workers: processes that prepare data.
-        overfit: ``debug=overfit``, every step sees the samples of step 0.
-    """
-
-    cache: Path = Path("cache")
-    checkpoint: Path | None = None
-    workers: int = 0
-    overfit: bool = False
+    cache: Path = Path("cache")  # of tokens and tokenizers, shared by all runs
+    checkpoint: Path | None = None  # the weights that the run begins from, if it does
+    workers: int = 0  # processes that prepare data
+    overfit: bool = False  # debug=overfit: every step sees the samples of step 0
 
 
 class Task(LightningDataModule):
@@ -109,9 +102,6 @@ class Task(LightningDataModule):
     def encode(self, text: str) -> list[int]:
         """The tokens of a row that begins like this; symbols of more than a letter have spaces
         between them.
-
-        Raises:
-            ConfigError: rows of the task are no text, or there is no such symbol.
         """
         if not self.vocabulary:
             raise ConfigError(f"rows of {type(self).__name__} are no text; give the ids of tokens.")

@@ -93,7 +93,6 @@ class Benchmarks(TextTask):
         self.shots, self.limit, self.rows_per_batch = shots, limit, rows_per_batch
 
     def prepare(self) -> None:
-        """Read the documents."""
         checkpoint, cache = self.surroundings.checkpoint, self.surroundings.cache
         if not self.cuts and checkpoint and checkpoint.is_dir():
             self.longest = self.trained_tokens()
@@ -130,8 +129,7 @@ class Benchmarks(TextTask):
         for name in (*groups, *(name for name in self.loaded["tasks"] if name not in inside)):
             for key, (value, error) in reported(name, results[name]).items():
                 metrics[f"{kind}/{key}"] = value
-                if error is not None:
-                    metrics[f"{kind}/{key}_stderr"] = error
+                metrics |= {} if error is None else {f"{kind}/{key}_stderr": error}
         return Evaluation(metrics, tables={"benchmarks": self._table(results)})
 
     def _table(self, results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -187,9 +185,6 @@ def load(
         shots: solved examples before each question; null: the benchmark's own number, else 0. A
             benchmark that fixes 0 keeps it, as in lm-eval.
         needed: what benchmarks take that make their documents: :func:`ruler`.
-
-    Raises:
-        ConfigError: an unknown name, or what lm-eval says of a YAML or of data it cannot read.
     """
     own = {} if folder is None else {"include_path": folder, "include_defaults": False}
     # Documents that are drawn from global random numbers are the same each time.
@@ -206,7 +201,12 @@ def load(
                 raise ConfigError(
                     f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {known}"
                 )
-        with contextlib.chdir(folder or "."), _offline(folder is not None or not _reached()):
+        offline = True
+        if folder is None:
+            with contextlib.suppress(*hub_errors()):
+                reach()
+                offline = False
+        with contextlib.chdir(folder or "."), _offline(offline):
             try:
                 loaded = manager.load(list(names))
             # lm-eval and datasets raise whatever a wrong YAML or data elsewhere leads to.
@@ -289,14 +289,6 @@ def ruler(tokenizer: Tokenizer, longest: int, cache: Path) -> dict[str, Any]:
     write_atomically(folder / "tokenizer_config.json", kind)
     lengths = [length for length in RULER if length <= longest]
     return {"tokenizer": str(folder), "max_seq_lengths": lengths}
-
-
-def _reached() -> bool:
-    try:
-        reach()
-    except hub_errors():
-        return False
-    return True
 
 
 def _offline(offline: bool) -> contextlib.AbstractContextManager[Any]:

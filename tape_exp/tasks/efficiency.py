@@ -43,11 +43,9 @@ class Efficiency(Task):
         self.length = length
 
     def fingerprint(self) -> str:
-        """There is no data."""
         return "none"
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """Count."""
         decoder: Decoder = model.decoder
         metrics = {
             "count/parameters": float(decoder.parameter_count()),

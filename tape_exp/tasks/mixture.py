@@ -58,7 +58,6 @@ class Mixture(Pretrain):
         self.texts, self.answer_weight = rows["text"], answer_weight
 
     def train_batch(self, first: int, count: int) -> Batch:
-        """Rows ``first`` … of the endless stream: text, then questions, in turn."""
         rows = range(first, first + count)
         texts = [row for row in rows if self.turn[row % len(self.turn)] == "text"]
         turns, place = divmod(texts[0] if texts else 0, len(self.turn))
@@ -97,7 +96,6 @@ class Mixture(Pretrain):
         return {"inputs": inputs, "labels": labels, "weights": weights}
 
     def question(self, kind: str, stream: str, seed: int, row: int) -> tuple[list[int], list[int]]:
-        """A prompt and its answer."""
 
         def draw(attempt: int) -> Drawn:
             generator = random.Random(seed_for(seed, "mixture", stream, row, attempt))

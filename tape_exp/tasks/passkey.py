@@ -3,6 +3,7 @@ model is asked for it.
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -72,18 +73,17 @@ class Questions(TextTask):
     def prepare(self) -> None:
         """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
         self.questions, self.prompts, size = [], [], 1
-        for length in self.lengths:
-            asked = [self.question(length, number) for number in range(self.count)]
-            least = max(len(self.writer(question)(1)) for question in asked) + self.new_tokens
+        for length, number in itertools.product(self.lengths, range(self.count)):
+            question = self.question(length, number)
+            least = len(self.writer(question)(1)) + self.new_tokens
             if least > length:
                 raise ConfigError(
                     f"task.lengths={self.lengths}: {length} tokens are too few for a question with "
-                    f"its answer; {least} would do with this tokenizer."
+                    f"its answer, which take {least} with this tokenizer."
                 )
-            for question in asked:
-                ids, size = longest_fit(self.writer(question), length - self.new_tokens, size)
-                self.prompts.append(ids)
-            self.questions += asked
+            ids, size = longest_fit(self.writer(question), length - self.new_tokens, size)
+            self.prompts.append(ids)
+            self.questions.append(question)
 
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()[:16]
@@ -101,17 +101,11 @@ class Questions(TextTask):
 
         found = shared(batches[:limit], answer, progress, f"asking, {self.name}")
         table = [found[number] for number in sorted(found)]
-        return Evaluation(
-            accuracies(self.name, table),
-            self.heatmap(found),
-            tables={self.name: table},
-            samples=table[:: max(len(table) // 4, 1)][:4],
-        )
+        shown, tables = table[:: max(len(table) // 4, 1)][:4], {self.name: table}
+        return Evaluation(accuracies(self.name, table), self.heatmap(found), tables, shown)
 
     def row(self, number: int, ids: Sequence[int]) -> dict[str, Any]:
-        """What the table says of an answer."""
-        question = self.questions[number]
-        answer = self.decode(ids).strip()
+        question, answer = self.questions[number], self.decode(ids).strip()
         return {
             "length": self.lengths[number // self.count],
             "depth": round(question.depth, 4),
@@ -132,7 +126,6 @@ class Questions(TextTask):
         return depth_heatmap(values, self.lengths, self.trained_tokens(), self.sought)
 
     def writer(self, question: Question) -> Callable[[int], list[int]]:
-        """The tokens of a question whose text has a given size."""
         return lambda size: self.encode(question.write(size))
 
 
@@ -163,7 +156,6 @@ class Passkey(Questions):
         return key_question(key, depth)
 
     def is_right(self, question: Question, answer: str) -> bool:
-        """Whether the answer's first number is the key."""
         number = re.search("[0-9]+", answer)
         return number is not None and number.group() == question.wanted
 

@@ -35,7 +35,6 @@ class Patterns(Analysis):
         super().__init__(arch=arch, layers=drawn, length=length, **settings)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """One forward pass in fp32."""
         tokens = self.sample.to(model.device)
         with without_autocast(model.decoder):
             traces = trace(model.decoder, tokens, self.layers)

@@ -1,7 +1,7 @@
 """Perplexity of a trained model on a corpus, in blocks or sliding windows (section 4.2)."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,23 +22,14 @@ from tape_exp.tasks.text import TextTask
 
 @dataclass(frozen=True)
 class Windows:
-    """How a long row of tokens is shown to a model and scored.
+    """How a long row of tokens is shown to a model and scored."""
 
-    Args:
-        lengths: context lengths, each evaluated over the same tokens.
-        stride: tokens from one window's beginning to the next; null: the length, blocks that do not
-            overlap.
-        score: of each window ``all`` tokens, or only those that are ``new``: not in a window
-            before.
-        tokens: how many of the set are scored, from its beginning; null: all.
-        tokens_per_batch: of one forward pass.
-    """
-
-    lengths: Lengths = (1024,)
+    lengths: Lengths = (1024,)  # context lengths, each evaluated over the same tokens
+    # Tokens from one window's beginning to the next; null: the length, so that none overlap.
     stride: Count | None = None
-    score: Literal["all", "new"] = "all"
-    tokens: Count | None = None
-    tokens_per_batch: Count = 8192
+    score: Literal["all", "new"] = "all"  # of each window all tokens, or those of none before it
+    tokens: Count | None = None  # that are scored, from the beginning of the set; null: all
+    tokens_per_batch: Count = 8192  # of one forward pass
 
     def __post_init__(self) -> None:
         if self.stride and self.stride > (shortest := min(self.lengths)):
@@ -71,15 +62,12 @@ class Perplexity(TextTask):
         self.windows, self.split = windows, split
 
     def prepare(self) -> None:
-        """Tokenise the split."""
         self.scored = self.tokens(self.text, self.split, self.windows.needed)
 
     def fingerprint(self) -> str:
-        """A hash of the scored tokens."""
         return self.scored.fingerprint()
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """Perplexity at every length."""
         name, read = self.text.label, (self.scored, self.tokenizer.decode, self.windows)
         return Evaluation(perplexity(model, *read, name, progress, limit))
 
@@ -101,16 +89,9 @@ def perplexity(
     ``<name>/unigram_perplexity`` is exp of the entropy of the set's own token counts: no model that
     ignores the context does better.
 
-    Args:
-        model: a decoder, which scores ``labels_BT``.
-        limit: stop after as many batches of each length.
-
     Returns:
         ``<name>/perplexity@<length>``, ``<name>/perplexity@<length>_stderr``,
         ``<name>/bits_per_byte@<length>``, …
-
-    Raises:
-        ConfigError: the set is shorter than two tokens.
     """
     if len(tokens) < 2:
         raise ConfigError(
@@ -143,7 +124,7 @@ def score(
     window, is counted in one stretch.
     """
     apart = windows.stride or length
-    batches = list(window_batches(tokens, windows, length))[:limit]
+    batches = window_batches(tokens, windows, length)[:limit]
     end = min(int(batches[-1][-1]) + length, len(tokens) - 1)
     sums = torch.zeros(2, -(-end // apart), dtype=torch.float64)
     firsts = np.cumsum([0, *map(len, batches)])
@@ -161,39 +142,34 @@ def score(
     return nll, count
 
 
-def window_batches(tokens: Tokens, windows: Windows, length: int) -> Iterator[np.ndarray]:
+def window_batches(tokens: Tokens, windows: Windows, length: int) -> list[np.ndarray]:
     """Where the windows of each batch begin. The last window may be short."""
     stride = windows.stride or length
-    last = len(tokens) - 1  # this token is read by nobody, only predicted
-    starts = np.arange(0, max(last - (length - stride), 1), stride)
+    # The last token is read by nobody, only predicted.
+    starts = np.arange(0, max(len(tokens) - 1 - (length - stride), 1), stride)
     rows = max(windows.tokens_per_batch // length, 1)
-    for first in range(0, len(starts), rows):
-        yield starts[first : first + rows]
+    return np.split(starts, range(rows, len(starts), rows))
 
 
 def window_batch(tokens: Tokens, windows: Windows, length: int, starts: np.ndarray) -> Batch:
     """Inputs (B, length) and labels; IGNORE marks padding and, for ``score=new``, scored tokens."""
-    first, end = int(starts[0]), int(starts[-1]) + length + 1
-    span = np.full(end - first, -1)
-    there = tokens[first:end]
-    span[: len(there)] = there
-    rows = span[(starts - first)[:, None] + np.arange(length + 1)]
-    labels = torch.from_numpy(np.where(rows[:, 1:] < 0, IGNORE, rows[:, 1:]))
+    first, places = int(starts[0]), starts[:, None] + np.arange(length + 1)
+    span = tokens[first : int(starts[-1]) + length + 1]
+    rows = span[np.minimum(places - first, len(span) - 1)]
+    hidden = places[:, 1:] >= len(tokens)
     if windows.score == "new" and windows.stride is not None:
-        seen = torch.from_numpy(starts > 0)[:, None] & (
-            torch.arange(length) < length - windows.stride
-        )
-        labels = labels.masked_fill(seen, IGNORE)
-    return {"inputs": torch.from_numpy(np.maximum(rows[:, :-1], 0)), "labels": labels}
+        hidden |= (starts[:, None] > 0) & (np.arange(length) < length - windows.stride)
+    labels = torch.from_numpy(np.where(hidden, IGNORE, rows[:, 1:]))
+    return {"inputs": torch.from_numpy(rows[:, :-1]), "labels": labels}
 
 
 def unigram_perplexity(tokens: Tokens, at_once: int = 1 << 22) -> float:
     """exp of the entropy of the tokens' own counts."""
     counts = np.zeros(0, dtype=np.int64)
     for start in range(0, len(tokens), at_once):
-        more = np.bincount(tokens[start : start + at_once], minlength=len(counts))
-        more[: len(counts)] += counts
-        counts = more
+        found = np.bincount(tokens[start : start + at_once], minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
     share_of = counts[counts > 0] / counts.sum()
     return float(np.exp(-(share_of * np.log(share_of)).sum()))
 
@@ -202,9 +178,8 @@ def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> floa
     """The bootstrap standard error of exp(Σ nll / Σ count) over units; 0 for a single unit."""
     if len(nll) < 2:
         return 0.0
-    draws = np.random.default_rng(0).multinomial(
-        len(nll), np.full(len(nll), 1 / len(nll)), size=resamples
-    )
+    equal = np.full(len(nll), 1 / len(nll))
+    draws = np.random.default_rng(0).multinomial(len(nll), equal, size=resamples)
     seen = draws @ count
     return float(np.exp((draws @ nll)[seen > 0] / seen[seen > 0]).std(ddof=1))
 

@@ -1,8 +1,10 @@
 """What the positional state of a trained model is, and whether the model needs its updates."""
 
+import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -41,17 +43,10 @@ def without(decoder: Decoder, parts: tuple[str, ...]) -> Iterator[None]:
         resets |= {"attention": False, "reflects": False}
     if "feed_forward" in parts:
         resets["feed_forward"] = False
-    of_layers = [vars(block.position) for block in decoder.blocks()]
-    before = [{name: own[name] for name in resets if name in own} for own in of_layers]
-    for own in of_layers:
-        own.update(resets)
-    try:
+    with ExitStack() as stack:
+        for block, (name, value) in itertools.product(decoder.blocks(), resets.items()):
+            stack.enter_context(patch.object(block.position, name, value, create=True))
         yield
-    finally:
-        for own, values in zip(of_layers, before, strict=True):
-            for name in resets:
-                del own[name]
-            own.update(values)
 
 
 @torch.no_grad()

@@ -83,7 +83,6 @@ class Pretrain(TextTask):
         super().prepare_data()
 
     def prepare(self) -> None:
-        """Tokenise what training reads, the validation blocks and the test sets."""
         T = self.train_length
         self.corpus = self.tokens(self.text, "train", self.train_tokens)
         validation = self.tokens(self.validation, "validation", self.validation_rows * T + 1)
@@ -117,12 +116,10 @@ class Pretrain(TextTask):
         return hashlib.sha256(json.dumps(sets, sort_keys=True).encode()).hexdigest()[:16]
 
     def train_batch(self, first: int, count: int) -> Batch:
-        """Blocks ``first`` … of the endless stream of epochs."""
         blocks = epoch_samples(self.seed, first, count, self.blocks)
         return _as_batch(self.corpus.blocks(blocks * self.train_length, self.train_length + 1))
 
     def validation_batches(self) -> list[Batch]:
-        """The first blocks of the validation split."""
         return self._validation
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:

@@ -13,7 +13,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Lengths, Optim
 from tape_exp.tasks.base import Model, Progress, Task, hash_of
 from tape_exp.tasks.passkey import Drawn, Questions, training_row
-from tape_exp.tasks.slices import Scores, next_tokens, split_means
+from tape_exp.tasks.slices import Row, Scores, padded, split_means
 
 VALIDATION = 64  # rows
 
@@ -58,7 +58,6 @@ class RetrievalTraining(Questions):
         return [*self.tokenizer.encode([question.answer])[0].tolist(), self.tokenizer.eos]
 
     def question(self, length: int, number: int) -> Question:
-        """Question ``number`` of a length."""
         return self.drawn("test", self.seed, length, number, bin_=number % self.depth_bins)
 
     def drawn(self, stream: str, seed: int, *place: int, bin_: int | None = None) -> Question:
@@ -75,7 +74,6 @@ class RetrievalTraining(Questions):
         return multi_key(generator, items, depth, self.digits)
 
     def prepare(self) -> None:
-        """Write every prompt."""
         self.new_tokens = 2 * len(self.right(self.drawn("train", self.seed, 0)))
         super().prepare()
 
@@ -85,15 +83,15 @@ class RetrievalTraining(Questions):
         return hash_of(self.first_batches(), digest)
 
     def train_batch(self, first: int, count: int) -> Batch:
-        """Prompts with their answers; row k is a function of the seed and k."""
-        return self._batch("train", self.seed, range(first, first + count))
+        rows = [self._training_row("train", self.seed, first + row) for row in range(count)]
+        return padded(rows, self.train_length + 1)
 
     def validation_batches(self) -> list[Batch]:
         """Fresh rows of the trained lengths, the same for every seed."""
-        return [self._batch("validation", 0, range(VALIDATION))]
+        rows = [self._training_row("validation", 0, row) for row in range(VALIDATION)]
+        return [padded(rows, self.train_length + 1)]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """Ask every question, those of a length together."""
         evaluation = super().evaluate(model, progress, limit)
         of_length: dict[int, list[bool]] = {}
         for row in evaluation.tables[self.name]:
@@ -103,26 +101,16 @@ class RetrievalTraining(Questions):
         evaluation.metrics |= {k: mean for k, mean in means.items() if not k.startswith("test/")}
         return evaluation
 
-    def _batch(self, stream: str, seed: int, rows: range) -> Batch:
-        tokens = np.zeros((len(rows), self.train_length + 1), dtype=np.int64)
-        scored = np.zeros(tokens.shape, dtype=bool)
-        for place, row in enumerate(rows):
-            prompt, answer = self._training_row(stream, seed, row)
-            end = len(prompt) + len(answer)
-            tokens[place, :end] = prompt + answer
-            scored[place, len(prompt) : end] = True
-        return next_tokens(tokens, scored)
-
-    def _training_row(self, stream: str, seed: int, row: int) -> tuple[list[int], list[int]]:
+    def _training_row(self, stream: str, seed: int, row: int) -> Row:
         """A prompt of a uniform length and its answer."""
         generator = np.random.default_rng(seed_for(seed, "retrieval", stream, "length", row))
 
+        def room(least: int, most: int) -> int:
+            return int(generator.integers(least, most + 1))
+
         def draw(attempt: int) -> Drawn:
             question = self.drawn(stream, seed, row, attempt)
-            return (
-                self.writer(question),
-                self.right(question),
-                lambda least, most: int(generator.integers(least, most + 1)),
-            )
+            return self.writer(question), self.right(question), room
 
-        return training_row(draw, self.train_length)
+        prompt, answer = training_row(draw, self.train_length)
+        return prompt + answer, [False] * len(prompt) + [True] * len(answer)

@@ -95,7 +95,6 @@ class Scrolls(TextTask):
         return _stacked(rows)
 
     def validation_batches(self) -> list[Batch]:
-        """The first rows of the validation split, with their first references."""
         rows = [self._row(example, 0) for example in self.validation[: self.validation_rows]]
         return [_stacked(batch) for _, batch in batched(rows, self.rows_per_batch)]
 
@@ -106,7 +105,6 @@ class Scrolls(TextTask):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def test_fingerprint(self) -> str:
-        """A hash of the documents that questions are asked about."""
         digest = hashlib.sha256()
         for example in self.validation:
             digest.update(repr(example).encode())

@@ -13,11 +13,9 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Lengths, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import Scores, next_tokens
+from tape_exp.tasks.slices import Row, Scores, padded
 
 EOS = 1  # padding is 0
-Row = tuple[list[int], list[bool]]
-"""The tokens of a row, without padding, and which of them are scored."""
 TRIES = 64  # times as many rows are drawn until enough of them differ
 
 
@@ -153,25 +151,12 @@ class SequenceTask(Task):
             tokens = [self.number_of[symbol] for symbol in (*prompt, *answer)] + end
             yield tokens, [False] * len(prompt) + [*self.scored(answer)] + [True] * len(end)
 
-    def batch(self, rows: Sequence[Row], width: int) -> Batch:
-        """Rows as a batch, padded on the right to ``width`` tokens."""
-        tokens, scored = np.zeros((2, len(rows), width), dtype=np.int64)
-        for i, (row, marks) in enumerate(rows):
-            if len(row) > width:
-                raise ValueError(
-                    f"a row of {type(self).__name__} has {len(row)} tokens, and others of the "
-                    f"same length at most {width}: give the class its width(n)."
-                )
-            tokens[i, : len(row)], scored[i, : len(row)] = row, marks
-        return next_tokens(tokens, scored.astype(bool))
-
     def stream(self, key: int, first: int, count: int) -> Batch:
-        """Rows of all trained lengths, padded to the longest possible one."""
         rows = self.rows(key, first, count, self.trained, self.draws(self.trained[-1]))
-        return self.batch(list(rows), self.arch.train_length + 1)
+        return padded(list(rows), self.arch.train_length + 1)
 
     def test_batches(self) -> list[tuple[Any, Batch]]:
-        return [(n, self.batch(self.test_rows(n), self.width(n))) for n in self.lengths]
+        return [(n, padded(self.test_rows(n), self.width(n))) for n in self.lengths]
 
     def test_rows(self, n: int, slice_: Any = None) -> list[Row]:
         """The first different rows of length ``n`` of a slice's stream."""
@@ -196,7 +181,6 @@ class SequenceTask(Task):
             )
 
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
-        """Means over lengths, and at each length."""
         evaluation = super().summarise(scores)
         for n, rows in scores.items():
             for measure in self.measures:

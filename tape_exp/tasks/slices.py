@@ -12,6 +12,8 @@ from tape_exp.runs.evaluation import Heatmap
 
 Scores = dict[str, np.ndarray]
 """Measure -> one value a row, from 0 to 1."""
+Row = tuple[list[int], list[bool]]
+"""The tokens of a row, without padding, and which of them are scored."""
 SHOWN = 8  # rows of a test set that a run keeps as text, at most
 
 
@@ -46,13 +48,8 @@ def samples_of(
 
 
 class LazyBatches(Sequence[tuple[Any, Batch]]):
-    """Pairs (slice, batch) whose batches are made when they are asked for.
-
-    A large test set then need not fit into memory, and each process makes only its own share.
-
-    Args:
-        slices: of each batch, its slice or the list of its slices.
-        make: the batch of an item of ``slices``.
+    """Pairs (slice, batch) whose batches are made of an item of ``slices`` when they are asked for:
+    a large test set need not fit into memory, and each process makes only its own share.
     """
 
     def __init__(self, slices: Sequence[Any], make: Callable[[Any], Batch]) -> None:
@@ -72,6 +69,16 @@ def next_tokens(rows: np.ndarray, answer: np.ndarray) -> Batch:
     """
     tokens, kept = torch.from_numpy(rows).long(), torch.from_numpy(answer[:, 1:])
     return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~kept, IGNORE)}
+
+
+def padded(rows: Sequence[Row], width: int) -> Batch:
+    """The batch of rows, padded on the right to ``width`` tokens."""
+    tokens, scored = np.zeros((2, len(rows), width), dtype=np.int64)
+    for i, (row, marks) in enumerate(rows):
+        if len(row) > width:
+            raise ValueError(f"a row has {len(row)} tokens, and others at most {width}: see width.")
+        tokens[i, : len(row)], scored[i, : len(row)] = row, marks
+    return next_tokens(tokens, scored.astype(bool))
 
 
 def row_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -49,7 +49,6 @@ class Stability(Analysis):
         self.shift, self.std = shift, std
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """Both weights in both precisions."""
         decoders = {"trained": model.decoder} if self.surroundings.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)
         tokens, bos = self.sample.to(model.device), self.tokenizer.bos

@@ -17,9 +17,8 @@ from tape_exp.tasks.base import NO_OPTIM, Task
 
 
 class TextTask(Task):
-    """A task on text: :meth:`prepare_data` makes the tokenizer and gives ``arch`` its vocabulary.
-
-    A subclass that trains sets ``optim``.
+    """A task on text: :meth:`prepare_data` makes the tokenizer and gives ``arch`` its vocabulary. A
+    subclass that trains sets ``optim``.
 
     Args:
         text: the corpus.
@@ -34,8 +33,7 @@ class TextTask(Task):
     def __init__(
         self, arch: Arch, seed: int, text: Text, tokenizer: Tokenization, train_length: Count
     ) -> None:
-        sizes = {"train_length": train_length, "max_length": train_length}
-        super().__init__(arch, NO_OPTIM, seed, **sizes)
+        super().__init__(arch, NO_OPTIM, seed, train_length=train_length, max_length=train_length)
         self.text, self.tokenization, self.train_length = text, tokenizer, train_length
         self._prepared = False
 
@@ -90,12 +88,10 @@ class TextTask(Task):
         return (starting_weights.trained_length(begun) if begun else None) or self.train_length
 
     def tokens(self, text: Text, split: Split, needed: int | None = None) -> Tokens:
-        """A split's tokens, from the cache where they are there."""
         return tokenise(text, split, self.tokenizer, self.surroundings.cache, needed)
 
     @property
     def eos(self) -> int:
-        """The tokenizer's."""
         return self.tokenizer.eos
 
     @property
@@ -108,13 +104,10 @@ class TextTask(Task):
         return [*self.tokenizer.begin, *self.tokenizer.encode([text])[0].tolist()]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text, without special tokens."""
         return self.tokenizer.decode([*ids])
 
     def assets(self) -> dict[str, str]:
-        """The tokenizer, kept with the run so that later tasks can begin from its checkpoint, and a
-        Llama's template of a chat, for the export.
-        """
+        """The tokenizer, for tasks that begin from the run, and a Llama's template of a chat."""
         begun = self.surroundings.checkpoint
         template = starting_weights.chat_template(begun) if begun else None
         kept = {} if template is None else {"chat_template.jinja": template}
@@ -122,13 +115,10 @@ class TextTask(Task):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands and what it is a stream of, for the checkpoint."""
-        return super().state_dict() | {
-            "tokenizer": self.tokenizer.fingerprint,
-            "data": self.fingerprint(),
-        }
+        what = {"tokenizer": self.tokenizer.fingerprint, "data": self.fingerprint()}
+        return super().state_dict() | what
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuse to go on with other tokens. Raises :class:`ConfigError`."""
         if state["tokenizer"] != self.tokenizer.fingerprint:
             what = "with another tokenizer than task.tokenizer now gives"
         elif state["data"] != self.fingerprint():
@@ -173,22 +163,15 @@ class Analysis(TextTask):
         self.split, self.rows = split, rows
 
     def prepare(self) -> None:
-        """Take the sample."""
-        self.sample = self.first_tokens(0)
-
-    def first_tokens(self, after: int) -> torch.Tensor:
-        """(rows, length) of the split, ``after`` so many others."""
-        needed = self.rows * self.length + after
+        needed = self.rows * self.length
         tokens = self.tokens(self.text, self.split, needed)
         if len(tokens) < needed:
             raise ConfigError(
                 f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, and "
                 f"task.rows={self.rows} of task.length={self.length} need {needed}. Set "
-                f"task.rows={max((len(tokens) - after) // self.length, 1)}, or a smaller "
-                "task.length."
+                f"task.rows={max(len(tokens) // self.length, 1)}, or a smaller task.length."
             )
-        return torch.from_numpy(tokens[after:]).view(self.rows, self.length)
+        self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
 
     def fingerprint(self) -> str:
-        """A hash of the sample."""
         return hashlib.sha256(self.sample.numpy().tobytes()).hexdigest()[:16]

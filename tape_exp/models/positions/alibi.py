@@ -27,7 +27,6 @@ class ALiBi(PositionEncoding):
         self.register_buffer("exponents", torch.tensor(exponents), persistent=False)
 
     def slopes(self) -> Tensor:
-        """r, (H,) fp32."""
         return 2.0 ** (-self.exponents / self.power)
 
     def bias(self, *_: Tensor) -> ByDistance:
@@ -52,7 +51,6 @@ class AdditiveGRAPE(ALiBi):
         self.log_slopes = nn.Parameter(super().slopes().log())
 
     def slopes(self) -> Tensor:
-        """β, (H,)."""
         return precise(self.log_slopes).exp()
 
     def bias(self, *_: Tensor) -> ByDistance:

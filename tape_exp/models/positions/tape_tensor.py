@@ -118,24 +118,14 @@ class TensorTAPE(TAPE):
             E = E + torch.einsum("hg,btgmlr->bthmlr", self.head_map(E.dtype), averaged)
         if self.feed_forward:
             wx, w1, w2 = (self.update_net[name].to(E.dtype) for name in ("wx", "w1", "w2"))
-            rows = self._to_rows(E)
+            # W1 and W2 mix the rows and share weights over the columns: of H rows and M·L·R
+            # columns, H·M·L and R, or, where heads and R are mixed, H·R and M·L.
+            moved = E if self.equivariant else E.movedim(-1, 3)
+            rows = moved.reshape(*E.shape[:2], w1.shape[1], -1)
             wide = torch.einsum("in,btnc->btic", w1, rows) * self.psi(tokens, wx)[..., None]
-            E = E + self._from_rows(torch.einsum("ni,btic->btnc", w2, wide), E)
+            mixed = torch.einsum("ni,btic->btnc", w2, wide).reshape(moved.shape)
+            E = E + (mixed if self.equivariant else mixed.movedim(3, -1))
         return E
-
-    def _to_rows(self, E: Tensor) -> Tensor:
-        """(B, T, rows, columns): W1 and W2 mix the rows and share weights over the columns."""
-        if self.weights == "full":
-            return E.flatten(2, 4)  # H·M·L rows, R columns
-        if self.equivariant:
-            return E.flatten(3)  # H rows, M·L·R columns
-        return E.movedim(-1, 3).flatten(2, 3).flatten(3)  # H·R rows, M·L columns
-
-    def _from_rows(self, rows: Tensor, E: Tensor) -> Tensor:
-        if self.weights == "full" or self.equivariant:
-            return rows.reshape(E.shape)
-        B, T, H, M, L, R = E.shape
-        return rows.reshape(B, T, H, R, M, L).movedim(3, -1)
 
 
 def contract(x_BTHD: Tensor, state: Tensor) -> Tensor:

@@ -28,11 +28,8 @@ class BinaryAddition(SequenceTask):
         return 1 + 2 * (-(-n // 32) + 1)  # 32 bits more than a number has
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        bits = 1 + rng.below(n - 2)
-        (a, first), (b, second) = (
-            self.operand(width, part)
-            for width, part in zip((bits, n - 1 - bits), rng.split(2), strict=True)
-        )
+        bits, parts = 1 + rng.below(n - 2), rng.split(2)
+        (a, first), (b, second) = map(self.operand, (bits, n - 1 - bits), parts)
         return f"{first}{self.symbols[0]}{second}=", f"{self.result(a, b):b}"[::-1]
 
     def operand(self, bits: int, rng: Draws) -> tuple[int, str]:
@@ -41,7 +38,6 @@ class BinaryAddition(SequenceTask):
         return number, f"{number:0{bits}b}"[::-1]
 
     def result(self, a: int, b: int) -> int:
-        """The sum."""
         return a + b
 
 
@@ -52,7 +48,6 @@ class BinaryMultiplication(BinaryAddition):
     symbols = "*=01"
 
     def result(self, a: int, b: int) -> int:
-        """The product."""
         return a * b
 
 
@@ -106,11 +101,9 @@ class Multiplication(SequenceTask):
         return 2 + 2 * (n // 9 + 2)  # two numbers, with 32 bits to spare
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        powers = 10 ** (n - 1), 10 ** rng.below(n)
-        swap = rng.below(2)
-        factors = [
-            power + part.large(9 * power) for power, part in zip(powers, rng.split(2), strict=True)
-        ]
+        powers, swap = (10 ** (n - 1), 10 ** rng.below(n)), rng.below(2)
+        drawn = zip(powers, rng.split(2), strict=True)
+        factors = [power + part.large(9 * power) for power, part in drawn]
         first, second = factors[::-1] if swap else factors
         prompt = f"{str(first)[::-1]}*{str(second)[::-1]}="
         return prompt, str(first * second)[::-1]

@@ -9,7 +9,7 @@ import numpy as np
 from tape_exp.data.batch import Batch
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.tasks.sequences import Draws, SequenceTask
-from tape_exp.tasks.slices import Scores, split_means
+from tape_exp.tasks.slices import Scores, padded, split_means
 
 WORDS = 256  # keys, and as many values
 POWER = 0.01
@@ -69,10 +69,8 @@ class AssociativeRecall(SequenceTask):
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         keys, values, queries = rng.split(3)
-        pairs = [
-            (f"k{key}", f"v{value}")
-            for key, value in zip(distinct(WORDS, n, keys), distinct(WORDS, n, values), strict=True)
-        ]
+        drawn = zip(distinct(WORDS, n, keys), distinct(WORDS, n, values), strict=True)
+        pairs = [(f"k{key}", f"v{value}") for key, value in drawn]
         asked = [pairs[i] for i in query_order(n, queries)]
         return sum(pairs, ()), sum(asked, ())
 
@@ -172,15 +170,15 @@ class FlipFlop(SequenceTask):
 
     def test_batches(self) -> list[tuple[Any, Batch]]:
         n = self.trained_length
-        apart = [(name, self.batch(self.test_rows(n, name), self.width(n))) for name in self.others]
+        apart = [(name, padded(self.test_rows(n, name), self.width(n))) for name in self.others]
         return super().test_batches() + apart
 
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
         """Means and lengths of p = 0.8, and the other distributions apart."""
-        own = {n: rows for n, rows in scores.items() if n not in self.others}
-        evaluation = super().summarise(own)
-        for name in self.others.keys() & scores.keys():
-            apart = split_means({0: scores[name]}, self.measures, bool)  # no length is trained
-            for metric in [metric for metric in apart if metric.startswith("ood/")]:
-                evaluation.metrics[metric.replace("ood", name)] = apart[metric]
+        apart = {name: scores.pop(name) for name in self.others if name in scores}
+        evaluation = super().summarise(scores)
+        for name, rows in apart.items():
+            for metric, value in split_means({name: rows}, self.measures, bool).items():
+                if metric.startswith("test/"):
+                    evaluation.metrics[metric.replace("test", name)] = value
         return evaluation

@@ -34,7 +34,6 @@ class Scan(SequenceTask):
         return n in commands()
 
     def usual(self, n: int) -> Sequence[int]:
-        """Half of n, n, and all beyond."""
         return n // 2, n, *range(n + 1, self.longest + 1)
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:

@@ -27,7 +27,6 @@ class Copy(SequenceTask):
         return [*letters, "|"], self.answer(letters)
 
     def answer(self, letters: list[str]) -> list[str]:
-        """What is to be written."""
         return letters
 
 
