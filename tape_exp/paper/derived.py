@@ -109,7 +109,7 @@ def _of_matrices(run: Record) -> dict[str, float]:
         else:
             below = np.tri(len(matrix), k=-1, dtype=bool)
             diagonal, rest = np.abs(np.diag(matrix)).mean(), np.abs(matrix[below]).mean()
-            found[f"dominance@{layer}"] = float(diagonal / rest)
+            found[f"dominance@{layer}"] = round(float(diagonal / rest), 9)
             found[f"range@{layer}"] = float(np.ptp(matrix[below]))
     return found
 

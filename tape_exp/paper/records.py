@@ -111,14 +111,17 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
 
 
 def rounded(part: Any, digits: int = 6) -> Any:
-    """A part of a record with so many significant digits; metrics keep 9, so that differences of
-    them have the digits that tables show.
+    """A part of a record with so many significant digits, whole numbers without a point; metrics
+    keep 9, so that differences of them have the digits that tables show.
     """
     if isinstance(part, dict):
         return {k: rounded(v, 9 if k == "metrics" else digits) for k, v in part.items()}
     if isinstance(part, list):
         return [rounded(inner, digits) for inner in part]
-    return float(f"{part:.{digits}g}") if isinstance(part, float) else part
+    if not isinstance(part, float):
+        return part
+    number = float(f"{part:.{digits}g}")
+    return int(number) if number.is_integer() else number
 
 
 def task_of(record: Record) -> str:
