@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tape_exp.data.hub import hub, reach, reason
+from tape_exp.machine.files import short_hash
 from tape_exp.settings.errors import ConfigError
 
 FORMATS = (".jsonl", ".json", ".parquet", ".txt", ".py")
@@ -95,7 +96,7 @@ class Text:
             files = [(Path(url).name, os.stat(url)) for url in self.urls(split)]
             told += [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
             told += [self.builtin if self.source == "builtin" else None]
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+        return short_hash([repr(told)])
 
     def _documents(self, url: str) -> Iterator[str]:
         if _format(url) in (".txt", ".py"):

@@ -1,6 +1,5 @@
 """Tokenizers: of the hub or a ``tokenizer.json``, bytes, words, or a BPE trained on the corpus."""
 
-import hashlib
 import json
 import logging
 import time
@@ -17,7 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from tape_exp.data.hub import OFFLINE, download
 from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.text import Text
-from tape_exp.machine.files import file_lock, write_atomically
+from tape_exp.machine.files import file_lock, short_hash, write_atomically
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count
 
@@ -61,7 +60,7 @@ class Tokenization:
             file, asked = "tokenizer.json", f"task.tokenizer.path={self.path}"
             told = asked, f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}"
             return self.load(download(str(self.path), [file], lambda here: [here / file], *told))
-        key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
+        key = short_hash([f"{text.fingerprint('train')} {self} 1"])[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
         if not path.exists():
             with file_lock(path.with_suffix(".lock")):
@@ -143,7 +142,7 @@ class Tokenizer:
         # lies.
         content = json.loads(backend.to_str())
         told = [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
-        self.fingerprint = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+        self.fingerprint = short_hash([json.dumps(told)])
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         """Ids of each text, without special tokens; in parallel over the cores."""

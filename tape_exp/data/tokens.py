@@ -1,6 +1,5 @@
 """A split as one row of token ids in one file, written once and memory-mapped."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import numpy as np
 
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.machine.files import file_lock, open_atomically
+from tape_exp.machine.files import file_lock, open_atomically, short_hash
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -46,7 +45,7 @@ class Tokens:
     def fingerprint(self) -> str:
         """A hash of the ids: of all up to a million, of the first and last beyond."""
         ends = self[: 1 << 19].tobytes() + self[max(self.length - (1 << 19), 0) :].tobytes()
-        return hashlib.sha256(str(self.length).encode() + ends).hexdigest()[:16]
+        return short_hash([str(self.length), ends])
 
     def bytes(self, decode: Callable[[np.ndarray], str]) -> int:
         """UTF-8 bytes of the tokens' text; of a document cut by the limit, of its beginning."""

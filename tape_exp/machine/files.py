@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -55,6 +55,14 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def short_hash(parts: Iterable[str | bytes]) -> str:
+    """The first sixteen digits of the SHA-256 of parts, one after the other."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else part)
+    return digest.hexdigest()[:16]
 
 
 def zip_is_sound(path: Path) -> bool:

@@ -134,7 +134,7 @@ def generate(
     return [[*takewhile(lambda token: token not in stops, row)] for row in found]
 
 
-Batches = list[tuple[int, Sequence[Any]]]
+Batches = list[tuple[int, Any]]
 """The number of the first item of each batch, and the batch."""
 
 

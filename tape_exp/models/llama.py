@@ -6,7 +6,6 @@ Mistral, whose queries see a window; Qwen2, whose queries, keys and values have 
 which normalises queries and keys.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from tape_exp.data.hub import download
+from tape_exp.machine.files import short_hash
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import PLAIN
 from tape_exp.models.positions.rope import RoPE, Scaling
@@ -180,16 +180,13 @@ def fingerprint(folder: Path) -> str:
     positions, and of the name, type, shape and the 4 KB in the middle of every tensor.
     """
     config = read_config(folder)
-    digest = hashlib.sha256(repr(replace(config, bos=None, eos=None)).encode())
-    digest.update(str(config.window or "").encode())
-    told = []
+    told = {}
     for _, name, stored in _stored(folder):
         dtype, shape = stored.get_dtype(), tuple(stored.get_shape())
         described = f"{name} {TYPES.get(dtype, dtype)} {shape}"
-        told.append((name, described.encode() + _middle(stored, shape)))
-    for _, content in sorted(told):
-        digest.update(content)
-    return digest.hexdigest()[:16]
+        told[name] = described.encode() + _middle(stored, shape)
+    sizes = repr(replace(config, bos=None, eos=None)) + str(config.window or "")
+    return short_hash([sizes, *(told[name] for name in sorted(told))])
 
 
 def llama_name(key: str) -> str:

@@ -92,9 +92,7 @@ class Adaptation:
         if not train and lora is None:
             raise ConfigError(f"peft={name} trains nothing: give peft.lora, or peft.train=[norms].")
         if "everything" in train and lora is not None:
-            raise ConfigError(
-                "peft.train=[everything] leaves no base for LoRA; set peft.lora=null."
-            )
+            raise ConfigError("peft.train=[everything] leaves no base for LoRA: peft.lora=null.")
         if drop and (interpolation != 1 or theta is not None):
             key = "interpolation" if interpolation != 1 else "theta"
             raise ConfigError(f"peft.{key} has no effect with peft.drop=true; leave it out.")
@@ -117,21 +115,20 @@ class Adaptation:
                 )
             kept = {key: model[key] for key in AttentionConfig.__dataclass_fields__ if key in model}
             return kept | {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
-        adapted, none = dict(model), f"is for rotary encodings, and model={model['name']} is none"
+        adapted, wrong = dict(model), f"is for rotary encodings, and model={model['name']} is none"
         if self.theta is not None:
             if "theta" not in model:
-                raise ConfigError(f"peft.theta={self.theta} {none}; use model=rope.")
+                raise ConfigError(f"peft.theta={self.theta} {wrong}; use model=rope.")
             adapted["theta"] = self.theta
         if self.interpolation != 1:
-            key, scaling = f"peft.interpolation={self.interpolation}", model.get("scaling") or {}
-            method = scaling.get("method", "none")
-            if cls is None or not takes(cls, "scaling"):
-                raise ConfigError(f"{key} {none}; set peft.interpolation=1.")
-            if method != "none":
-                raise ConfigError(
-                    f"{key} and model.scaling.method={method} both stretch positions; set "
-                    "peft.interpolation=1."
-                )
+            scaling = model.get("scaling") or {}
+            if cls is not None and takes(cls, "scaling"):
+                method = scaling.get("method", "none")
+                told = f"and model.scaling.method={method} both stretch positions"
+                wrong = "" if method == "none" else told
+            if wrong:
+                key = f"peft.interpolation={self.interpolation}"
+                raise ConfigError(f"{key} {wrong}; set peft.interpolation=1.")
             stretched = {"method": "linear", "factor": self.interpolation, "when": "always"}
             adapted["scaling"] = scaling | stretched
         return adapted

@@ -1,10 +1,10 @@
 """What a task is: sizes of its model, an endless stream of samples, and an evaluation."""
 
 import dataclasses
-import hashlib
+import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tape_exp.data.batch import IGNORE, Batch, loss_weights
+from tape_exp.machine.files import short_hash
 from tape_exp.machine.hardware import to_device_async
 from tape_exp.machine.preemption import ignore_signals
 from tape_exp.machine.processes import gather, share
@@ -223,25 +224,21 @@ class Task(LightningDataModule):
         """A hash of all data, :data:`FINGERPRINT` says how it is made: what training reads, and
         what is scored at the end.
         """
-        content = f"{FINGERPRINT} {self.fingerprint()} {self.test_fingerprint()}"
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        return short_hash([f"{FINGERPRINT} {self.fingerprint()} {self.test_fingerprint()}"])
 
     def test_fingerprint(self) -> str:
         """A hash of the test batches; empty where :meth:`fingerprint` holds what is scored."""
         if type(self).test_batches is Task.test_batches:
             return ""
-        digest = hashlib.sha256()
-        for slices, batch in self.test_batches():
-            digest.update(repr(slices).encode())
-            hash_of([batch], digest)
-        return digest.hexdigest()[:16]
+        pairs = ((repr(name).encode(), *bytes_of([batch])) for name, batch in self.test_batches())
+        return short_hash(itertools.chain.from_iterable(pairs))
 
     def fingerprint(self) -> str:
         """A hash of the data: of the first training samples and the validation set.
 
         Checkpoints hold it too: a run that goes on refuses other data.
         """
-        return hash_of(self.first_batches(), hashlib.sha256())
+        return short_hash(bytes_of(self.first_batches()))
 
     def first_batches(self) -> list[Batch]:
         """The first training samples and the validation set."""
@@ -280,12 +277,9 @@ class Task(LightningDataModule):
         return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
 
 
-def hash_of(batches: Iterable[Batch], digest: Any) -> str:
-    """Add batches to a digest of hashlib; its first sixteen digits."""
-    for batch in batches:
-        for key in ("inputs", "labels"):
-            digest.update(batch[key].numpy().tobytes())
-    return str(digest.hexdigest()[:16])
+def bytes_of(batches: Iterable[Batch]) -> Iterator[bytes]:
+    """The inputs and labels of batches."""
+    return (batch[key].numpy().tobytes() for batch in batches for key in ("inputs", "labels"))
 
 
 NO_OPTIM = Optim(batch=1, max_steps=1, lr=1e-4)  # of a task that trains nothing

@@ -1,7 +1,6 @@
 """Multiple-choice benchmarks by lm-eval: MMLU's four groups and ARC (table bench of the paper)."""
 
 import contextlib
-import hashlib
 import io
 import json
 import logging
@@ -19,7 +18,7 @@ from tape_exp.data import builtin
 from tape_exp.data.hub import hub_errors, reach, reason
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.schema import Arch, Count, Natural
@@ -106,13 +105,12 @@ class Benchmarks(TextTask):
 
     def fingerprint(self) -> str:
         """A hash of every document, each task's first prompt, and its number of examples."""
-        digest = hashlib.sha256()
+        parts = []
         for name, task in sorted(self.loaded["tasks"].items()):
             first = str(task.doc_to_text(task.eval_docs[0]))
-            digest.update(json.dumps([name, task.get_config("num_fewshot"), first]).encode())
-            for document in task.eval_docs:
-                digest.update(json.dumps(document, sort_keys=True, default=str).encode())
-        return digest.hexdigest()[:16]
+            parts.append(json.dumps([name, task.get_config("num_fewshot"), first]))
+            parts += [json.dumps(x, sort_keys=True, default=str) for x in task.eval_docs]
+        return short_hash(parts)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question; ``limit`` stops after as many documents of each task."""

@@ -2,7 +2,6 @@
 model is asked for it.
 """
 
-import hashlib
 import itertools
 import json
 import re
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tape_exp.data.retrieval import Question, with_filler
+from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.generation import batched, generate, shared
 from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
@@ -86,7 +86,7 @@ class Questions(TextTask):
             self.questions.append(question)
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()[:16]
+        return short_hash([json.dumps(self.prompts)])
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question, those of a length together; ``limit`` stops after as many batches."""

@@ -1,6 +1,5 @@
 """Pre-training of a language model (section 4.2), with its perplexity on test sets at the end."""
 
-import hashlib
 import json
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 
 from tape_exp.data.batch import Batch
 from tape_exp.data.text import Split, Text
+from tape_exp.machine.files import short_hash
 from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
@@ -108,12 +108,11 @@ class Pretrain(TextTask):
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation blocks and the corpus."""
-        both = super().fingerprint() + self.corpus.fingerprint()
-        return hashlib.sha256(both.encode()).hexdigest()[:16]
+        return short_hash([super().fingerprint(), self.corpus.fingerprint()])
 
     def test_fingerprint(self) -> str:
         sets = {name: tokens.fingerprint() for name, tokens in self.scored.items()}
-        return hashlib.sha256(json.dumps(sets, sort_keys=True).encode()).hexdigest()[:16]
+        return short_hash([json.dumps(sets, sort_keys=True)])
 
     def train_batch(self, first: int, count: int) -> Batch:
         blocks = epoch_samples(self.seed, first, count, self.blocks)

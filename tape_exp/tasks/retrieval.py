@@ -1,6 +1,5 @@
 """Retrieval by a small model: the number of one of several keys in a text of any length."""
 
-import hashlib
 from typing import Annotated, Any
 
 import numpy as np
@@ -8,10 +7,11 @@ from annotated_types import Interval
 
 from tape_exp.data.batch import Batch
 from tape_exp.data.retrieval import Question, multi_key
+from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Lengths, Optim
-from tape_exp.tasks.base import Model, Progress, Task, hash_of
+from tape_exp.tasks.base import Model, Progress, Task, bytes_of
 from tape_exp.tasks.passkey import Drawn, Questions, training_row
 from tape_exp.tasks.slices import Row, Scores, padded, split_means
 
@@ -79,8 +79,7 @@ class RetrievalTraining(Questions):
 
     def fingerprint(self) -> str:
         """A hash of all prompts, and of what is trained and validated on."""
-        digest = hashlib.sha256(super().fingerprint().encode())
-        return hash_of(self.first_batches(), digest)
+        return short_hash([super().fingerprint(), *bytes_of(self.first_batches())])
 
     def train_batch(self, first: int, count: int) -> Batch:
         rows = [self._training_row("train", self.seed, first + row) for row in range(count)]

@@ -1,10 +1,10 @@
 """SCROLLS (section 4.2): fine-tune on a data set, generate answers and score them."""
 
-import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache
 
-import torch
+from torch.utils.data import default_collate
 
 from tape_exp.data import scrolls
 from tape_exp.data.batch import Batch
@@ -12,6 +12,7 @@ from tape_exp.data.scrolls import Example
 from tape_exp.data.scrolls_metrics import DATASETS, score
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import batched, generate, shared
 from tape_exp.runs.evaluation import Evaluation
@@ -74,7 +75,7 @@ class Scrolls(TextTask):
         self.dataset, self.max_length, self.answer_limit = dataset, max_length, answer_limit
         self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch
         self.given = (source, path, repository, revision)
-        self._rows: dict[tuple[int, int], Batch] = {}
+        self._encoded = cache(lambda n, reference: self._row(self.examples[n], reference))
 
     def prepare(self) -> None:
         """Read both splits, and check that every question fits."""
@@ -86,29 +87,20 @@ class Scrolls(TextTask):
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Rows ``first`` … of the endless stream of epochs, each in an order of its own."""
-        rows = []
-        for place in epoch_samples(self.seed, first, count, len(self.pairs)):
-            number, reference = self.pairs[place]
-            if (number, reference) not in self._rows:
-                self._rows[number, reference] = self._row(self.examples[number], reference)
-            rows.append(self._rows[number, reference])
-        return _stacked(rows)
+        places = epoch_samples(self.seed, first, count, len(self.pairs))
+        return default_collate([self._encoded(*self.pairs[place]) for place in places])
 
     def validation_batches(self) -> list[Batch]:
         rows = [self._row(example, 0) for example in self.validation[: self.validation_rows]]
-        return [_stacked(batch) for _, batch in batched(rows, self.rows_per_batch)]
+        return [default_collate(batch) for _, batch in batched(rows, self.rows_per_batch)]
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation rows, and every question and reference."""
         content = [(e.id, e.question, e.references) for e in (*self.examples, *self.validation)]
-        text = super().fingerprint() + json.dumps(content)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return short_hash([super().fingerprint(), json.dumps(content)])
 
     def test_fingerprint(self) -> str:
-        digest = hashlib.sha256()
-        for example in self.validation:
-            digest.update(repr(example).encode())
-        return digest.hexdigest()[:16]
+        return short_hash(map(repr, self.validation))
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Answer every question, the longest prompts first, and score; the answers in a table."""
@@ -141,7 +133,3 @@ class Scrolls(TextTask):
     def _row(self, example: Example, reference: int) -> Batch:
         cut = (self.max_length, self.answer_limit, reference)
         return scrolls.as_row(*scrolls.encode(example, self.tokenizer, *cut), self.max_length - 1)
-
-
-def _stacked(rows: Sequence[Batch]) -> Batch:
-    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}

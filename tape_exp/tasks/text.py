@@ -1,7 +1,6 @@
 """What the language tasks share: a corpus, its tokenizer, and samples of it to look into."""
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.data.tokens import Tokens, tokenise
+from tape_exp.machine.files import short_hash
 from tape_exp.runs import starting_weights
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
@@ -174,4 +174,4 @@ class Analysis(TextTask):
         self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.sample.numpy().tobytes()).hexdigest()[:16]
+        return short_hash([self.sample.numpy().tobytes()])
