@@ -27,7 +27,7 @@ from tape_exp.paper.records import (
 )
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.identity import flat
+from tape_exp.runs.identity import flat, variant
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -125,9 +125,9 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     training, device = decoder.training, decoder.head.weight.device
     on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
     with torch.no_grad():
-        found = task.evaluate(on_device, track)
+        evaluation = task.evaluate(on_device, track)
     decoder.train(training)
-    return {**facts, "metrics": found.metrics, **found.for_record()}
+    return {**facts, "metrics": evaluation.metrics, **evaluation.for_record()}
 
 
 def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
@@ -151,23 +151,20 @@ def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
             "compare takes runs, as te.load gives them, their records, and what te.evaluate gives "
             "of a run; that of a decoder has no config."
         )
-    groups: list[list[Record]] = []
+    experiments: list[list[Record]] = []  # each with its seeds
     for record in records:
-        fitting = (group for group in groups if _another_seed(record, group))
-        if (found := next(fitting, None)) is None:
-            groups.append(found := [])
-        found.append(record)
-    kinds = [
-        f"{group}.{key}" for group in ("model", "peft", "task") for key in ("name", "_target_")
-    ]
-    differing = varying(groups, [*kinds, *PLACES])
-    names = [_variant(group[0]) for group in groups]
+        one = next((each for each in experiments if _another_seed(record, each)), [])
+        experiments += [] if one else [one]
+        one.append(record)
+    kinds = [f"{part}.{key}" for part in ("model", "peft", "task") for key in ("name", "_target_")]
+    differing = varying(experiments, [*kinds, *PLACES])
+    names = [variant(one[0]["config"]) for one in experiments]
     rows: dict[str, list[Record]] = {}
-    for name, group in zip(names, groups, strict=True):
-        keys = flat(group[0]["config"])
-        told = [f"{key.rpartition('.')[2]}={keys[key]}" for key in differing if key in keys]
-        label = name if names.count(name) == 1 else ", ".join([name, *told])
-        rows[label if label not in rows else f"{label} ({len(rows) + 1})"] = group
+    for name, one in zip(names, experiments, strict=True):
+        keys = flat(one[0]["config"])
+        values = [f"{key.rpartition('.')[2]}={keys[key]}" for key in differing if key in keys]
+        label = name if names.count(name) == 1 else ", ".join([name, *values])
+        rows[label if label not in rows else f"{label} ({len(rows) + 1})"] = one
     config, table = records[0]["config"], _table(records)
     for key in differing:
         if (column := key.removeprefix("task.")) not in table:
@@ -177,15 +174,9 @@ def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
     artifact = Artifact(name="", title=title, **dimensions)
     view = View(artifact, config["scale"], records)
     view.runs = lambda row, column=None: rows[row.labels["model"]]  # type: ignore[method-assign]
-    tasks = {one["config"]["task"]["name"] for one in records}
-    drawn = next((draw for _, draw in figures(view)), None) if len(tasks) == 1 else None
-    return table[[*filter(is_result, table)]], drawn and _picture(drawn)
-
-
-def _variant(record: Record) -> str:
-    peft = record["config"].get("peft", {}).get("name", "none")
-    name: str = record["config"]["model"]["name"]
-    return name if peft == "none" else f"{name}-{peft}"
+    one_task = len({one["config"]["task"]["name"] for one in records}) == 1
+    draw = next((draw for _, draw in figures(view)), None) if one_task else None
+    return table[[*filter(is_result, table)]], draw and _picture(draw)
 
 
 def _another_seed(record: Record, group: Sequence[Record]) -> bool:
@@ -235,10 +226,8 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
             working directory) and every finished run in ``runs/``.
 
     Raises:
-        ConfigError: there is no such folder, or no record.
+        ConfigError: there is no record.
     """
-    if folder is not None and not Path(folder).is_dir():
-        raise ConfigError(f"{folder} is not a folder of records or runs.")
     if folder is None:
         every = known_records()
     else:

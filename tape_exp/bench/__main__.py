@@ -7,8 +7,9 @@ from pathlib import Path
 
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.bench.tasks import ENTRIES, SETS
-from tape_exp.settings.commands import command, log_plainly
+from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
+from tape_exp.training.logs import set_up_logging
 
 
 @command
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     parser.add_argument("--out", type=Path, default=OUT, help="folder (default: results/bench)")
     options = parser.parse_intermixed_args(arguments)
-    log_plainly()
+    set_up_logging()
     if options.list:
         for name, entry in ENTRIES.items():
             print(f"{name:22} {entry.summary}")

@@ -1,7 +1,6 @@
 """What machine this is."""
 
 import platform
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -25,16 +24,14 @@ PEAKS = {
     "A10G": (70e12, 35e12),
     "A10": (125e12, 31.2e12),
 }
-PEAK_FLOPS = {name: bf16 for name, (bf16, _) in PEAKS.items()}
-PEAK_FP32 = {name: fp32 for name, (_, fp32) in PEAKS.items()}
 
 
-def peak_flops(device: torch.device, peaks: Mapping[str, float] = PEAK_FLOPS) -> float:
-    """Peak FLOP/s of a device in bf16, or of another table; 0 where it is not known."""
+def peak_flops(device: torch.device, fp32: bool = False) -> float:
+    """Peak FLOP/s of a device in bf16, or in fp32; 0 where it is not known."""
     if device.type != "cuda":
         return 0.0
     name = torch.cuda.get_device_name(device)
-    return next((peak for part, peak in peaks.items() if part in name), 0.0)
+    return next((peaks[fp32] for part, peaks in PEAKS.items() if part in name), 0.0)
 
 
 def device_memory(device: torch.device) -> int:

@@ -77,7 +77,8 @@ class Llama:
     qk_norm: bool | None = field(default=None, repr=False)
     window: int | None = field(default=None, repr=False)  # tokens
 
-    def sizes(self) -> dict[str, Any]:
+    @property
+    def arch(self) -> dict[str, Any]:
         """The keys of :class:`~tape_exp.settings.schema.Arch` that the checkpoint decides."""
         keys = {each.name for each in fields(Arch)} - ({"qkv_bias"} if not self.qkv_bias else set())
         return {key: value for key, value in vars(self).items() if key in keys}

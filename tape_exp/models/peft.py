@@ -18,7 +18,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, Tokens, for_heads
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE, Theta
-from tape_exp.settings.construct import locate, takes
+from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import AttentionConfig, Count, Positive
 
@@ -122,7 +122,7 @@ class Adaptation:
             adapted["theta"] = self.theta
         if self.interpolation != 1:
             scaling = model.get("scaling") or {}
-            if cls is not None and takes(cls, "scaling"):
+            if cls is not None and "scaling" in arguments_model(cls).model_fields:
                 method = scaling.get("method", "none")
                 told = f"and model.scaling.method={method} both stretch positions"
                 wrong = "" if method == "none" else told

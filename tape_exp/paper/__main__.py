@@ -13,8 +13,9 @@ from tape_exp.paper.artifact import load, names
 from tape_exp.paper.records import add_records, read_records, warn
 from tape_exp.paper.view import View, flat_list
 from tape_exp.settings import folders
-from tape_exp.settings.commands import command, log_plainly
+from tape_exp.settings.commands import command
 from tape_exp.settings.errors import one_of
+from tape_exp.training.logs import set_up_logging
 
 log = logging.getLogger("tape_exp")
 KEYS = "task= | model=a,b | scale= | seeds= | metrics= | key=value"
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if further:
         options.words += further
-    log_plainly()
+    set_up_logging()
     return COMMANDS[options.command](options)
 
 
@@ -156,7 +157,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
 
 def write_costs(options: argparse.Namespace) -> int:
     """Write results/costs.json: GPU-hours to train each artifact's runs and their bases."""
-    from tape_exp.machine.hardware import PEAK_FLOPS
+    from tape_exp.machine.hardware import PEAKS
     from tape_exp.paper import runner
     from tape_exp.training import plan
 
@@ -167,7 +168,7 @@ def write_costs(options: argparse.Namespace) -> int:
         for key in jobs.keys() - known.keys():
             decoder, task = plan.blank_parts(jobs[key].cfg)
             flops = plan.flops_per_token(decoder, task, recompute=False) if task.trains else 0.0
-            known[key] = plan.hours(plan.tokens(task) * flops, PEAK_FLOPS[plan.ASSUMED])
+            known[key] = plan.hours(plan.tokens(task) * flops, PEAKS[plan.ASSUMED][0])
         hours = round(3 * sum(known[key] for key in jobs), 1)
         needed[artifact.name] = {"runs": 3 * len(jobs), "gpu_hours": hours}
     content = {"gpu": plan.ASSUMED, "utilisation": plan.UTILISATION, "seeds": 3}

@@ -30,7 +30,7 @@ from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
-from tape_exp.settings.naming import choice_of_model
+from tape_exp.settings.naming import choice_of
 
 log = logging.getLogger("tape_exp")
 LEFT = (REQUEUE, -signal.SIGUSR1)  # statuses of a run that left in time, or before it could save
@@ -171,7 +171,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
     shared = [word for word in words if not re.match(own, word)]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
     same = [word for word in words if re.match(r"\+?(model\.(?!scaling)|peft\.)", word)]
-    chosen = [f"model={choice_of_model(cfg.model)}", f"peft={cfg.peft.name}", *same, *shared]
+    chosen = [f"model={choice_of('model', cfg.model)}", f"peft={cfg.peft.name}", *same, *shared]
     before = compose_config(chosen)
     if cfg.peft.name != "none" and before.checkpoint is None:
         # what is adapted was itself trained from nothing

@@ -6,6 +6,7 @@ the end, DONE or FAILED. The path is a function of config and seed: the same com
 run, resumes it from its last checkpoint or says that it is done.
 """
 
+import hashlib
 import json
 import shutil
 import traceback
@@ -19,11 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.files import remove_leftovers, write_atomically
 from tape_exp.machine.processes import first_process
-from tape_exp.runs.identity import config_hash
+from tape_exp.runs.identity import identity_of, variant
 from tape_exp.runs.record import manifest
-from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint, variant
+from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint, title
+from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.files import read_json
 from tape_exp.settings.redact import redact
 
 LOCK, LOG = ".lock", "log.txt"
@@ -38,13 +39,16 @@ class RunDirectory:
     """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process.
 
     ``start`` is the checkpoint that it begins from, if it does, and ``cfg`` has what follows from
-    that.
+    that. ``hash`` is of what the config computes, where the checkpoint counts as run and step.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
         self.start = find(cfg)
         self.cfg = cfg = apply_llama_config(cfg, self.start) if self.start else cfg
-        self.hash = config_hash(cfg, self.start)
+        self.identity = identity_of(cfg)
+        hashed = {key: self.identity[key] for key in self.identity if key != "checkpoint"}
+        hashed |= {"checkpoint": title(self.start)} if self.start else {}
+        self.hash = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:10]
         place = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
         self.name = "-".join(place)
         self.path = Path(cfg.runs).expanduser().resolve().joinpath(*place)
@@ -92,7 +96,7 @@ class RunDirectory:
             self.metrics.unlink(missing_ok=True)
         began = None
         if any(self.checkpoints.glob("step*.ckpt")):
-            began = read_json(self.path / "manifest.json")
+            began = files.read(self.path / "manifest.json")
             self.refuse_other_weights(began)
             # The task refuses checkpoints of other assets, and those of the run stay.
             assets = {name: assets[name] for name in assets if not (self.path / name).exists()}
@@ -135,4 +139,4 @@ class RunDirectory:
 
     def record(self) -> dict[str, Any]:
         """The record of a finished run."""
-        return read_json(self.path / "record.json")
+        return files.read(self.path / "record.json")

@@ -1,13 +1,16 @@
-"""Which run a config stands for: the part of it that decides what is computed, and its hash."""
+"""Which run a config stands for: the part of it that decides what is computed."""
 
-import hashlib
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.runs.starting_weights import title
+
+def variant(config: Mapping[Any, Any]) -> str:
+    """The model and how it was adapted: ``tape``, ``rope-lora``."""
+    model, peft = (str(config[group]["name"]) for group in ("model", "peft"))
+    return model if peft == "none" else f"{model}-{peft}"
 
 
 def identity_of(cfg: DictConfig) -> dict[str, Any]:
@@ -19,16 +22,6 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
     identity = {"model": model, "task": task, "peft": peft, "seed": cfg.seed}
     identity |= {"scale": cfg.scale.name, "precision": cfg.trainer.precision}
     return identity | {"checkpoint": cfg.checkpoint} | ({"debug": debug} if debug else {})
-
-
-def config_hash(cfg: DictConfig, start: Path | None = None) -> str:
-    """Ten hexadecimal digits of :func:`identity_of`; the checkpoint that the run begins from counts
-    as run and step.
-    """
-    hashed = identity_of(cfg)
-    hashed.pop("checkpoint")
-    hashed |= {"checkpoint": title(start)} if start else {}
-    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def without_folders(node: Any) -> Any:

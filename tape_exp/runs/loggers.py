@@ -14,7 +14,6 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
-from tape_exp.runs.identity import identity_of
 from tape_exp.runs.metrics import Stopwatch, read_metrics
 from tape_exp.settings.naming import display_name, task_title
 from tape_exp.settings.redact import redact_tree
@@ -74,7 +73,7 @@ def log_to_all(loggers: list[Logger], send: Callable[[Logger], object]) -> None:
             if isinstance(logger, JsonlLogger):
                 raise
             loggers.remove(logger)
-            log.warning("No more is sent to %s (%s).", type(logger).__name__, _reason(error))
+            log.warning("No more is sent to %s: %r.", type(logger).__name__, error)
 
 
 def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int) -> list[Logger]:
@@ -125,12 +124,12 @@ def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
                 entity=cfg.logger.entity,
                 name=run.name,
                 group=f"{cfg.task.name}-{cfg.scale.name}",
-                config=redact_tree(identity_of(cfg)),
+                config=redact_tree(run.identity),
                 tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
                 notes=cfg.logger.notes or f"{title}, scale {cfg.scale.name}, seed {cfg.seed}",
             )
         except Exception as error:
-            log.warning("W&B could not begin a run %s (%s).", mode, _reason(error))
+            log.warning("W&B could not begin a run %s: %r.", mode, error)
             wandb.teardown()  # else the id would still be in use
             continue
         if started.offline:
@@ -172,7 +171,3 @@ def close(loggers: list[Logger], done: bool, preempted: bool) -> None:
         logger.experiment.finish(exit_code=int(not done))
 
     log_to_all([logger for logger in loggers if isinstance(logger, WandbLogger)], end)
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.runs.identity import without_folders
 from tape_exp.runs.starting_weights import fingerprint
 from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import INSTALLED, ROOT
-from tape_exp.settings.naming import choice_of, choice_of_model, literal
+from tape_exp.settings.naming import choice_of, literal
 from tape_exp.settings.redact import redact, redact_tree
 from tape_exp.settings.schema import GROUPS
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tape_exp.runs.directory import RunDirectory
 
 PACKAGES = "torch lightning hydra-core numpy wandb datasets transformers lm_eval flash-attn"
-
 PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables read of every record
 Record = dict[str, Any]
 KEYS = ("seed", "model", "task", "peft", "debug", "checkpoint")
@@ -47,7 +46,7 @@ def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "config_hash": run.hash,
         **environment_info(),
-        "plugins": plugins.versions_of(identity_of(run.cfg)),
+        "plugins": plugins.versions_of(run.identity),
         "begun_from_weights": run.start and fingerprint(run.start),
     }
     if began:
@@ -100,7 +99,7 @@ def make_record(
 ) -> Record:
     """The record of a finished run: all that tables and figures need, small enough to commit."""
     made = json.loads((run.path / "manifest.json").read_text())
-    config, words = without_folders(redact_tree(identity_of(run.cfg))), made["command"][1:]
+    config, words = without_folders(redact_tree(run.identity)), made["command"][1:]
     with suppress(ConfigError):  # of a package that only the command's search path names
         words = words_of(config)
     return {
@@ -118,7 +117,7 @@ def make_record(
 
 
 def words_of(config: dict[str, Any]) -> list[str]:
-    """The overrides that compose to a recorded config, as far as ``identity_of`` can tell: its
+    """The overrides that compose to a recorded config, as far as this can tell: its
     choices, every key that differs from what they give, and its seed.
     """
     source = config["task"].get("text", config["task"]).get("source")
@@ -127,9 +126,7 @@ def words_of(config: dict[str, Any]) -> list[str]:
     wanted["trainer"] = {"precision": config["precision"]}
     plain, chosen = _composed(), []
     for group in (group for group in GROUPS if "name" in wanted.get(group, {})):
-        name = wanted[group]["name"]
-        is_model = group == "model"
-        choice = choice_of_model(wanted[group]) if is_model else choice_of(group, name)
+        choice = choice_of(group, wanted[group])
         if group in NAMED or choice != plain[group]["name"]:
             chosen.append(f"{group}={choice}")
     # The keys of the scale come first: other keys are computed from them.
@@ -146,12 +143,11 @@ def _composed(*overrides: str) -> dict[str, Any]:
     return without_folders(cfg)
 
 
-def differences(given: Any, wanted: Any, key: str) -> list[str]:
-    """The words that turn a node, which is ``given`` at ``key``, into what is ``wanted``; keys that
-    only one of the two has are left as they are.
+def differences(composed: Any, wanted: Any, key: str) -> list[str]:
+    """The words that turn a node, ``composed`` at ``key``, into what is ``wanted``; keys that only
+    one of the two has are left as they are.
     """
-    if isinstance(given, dict) and isinstance(wanted, dict) and given:
-        inner = f"{key}." if key else ""
-        shared = (name for name in wanted if name in given)
-        return [w for name in shared for w in differences(given[name], wanted[name], inner + name)]
-    return [] if given == wanted else [f"{key}={literal(wanted)}"]
+    if isinstance(composed, dict) and isinstance(wanted, dict) and composed:
+        pairs = {f"{key}.{name}".lstrip("."): name for name in wanted if name in composed}
+        return [w for k, n in pairs.items() for w in differences(composed[n], wanted[n], k)]
+    return [] if composed == wanted else [f"{key}={literal(wanted)}"]

@@ -13,24 +13,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.files import sha256, zip_is_sound
-from tape_exp.settings.construct import locate, takes
+from tape_exp.runs.identity import variant
+from tape_exp.settings import files
+from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.files import read_json, read_yaml
 from tape_exp.settings.plugins import yaml_of
 
 DEFAULTS = (None, "<s>", "</s>")  # of the tokenizer's special tokens
 # What follows from a Llama, whatever else the config says.
-LLAMA_KEYS = (
-    "task.arch",
-    "model.theta",
-    "model.scaling",
-    "task.tokenizer.bos",
-    "task.tokenizer.eos",
-    "task.tokenizer.add_bos",
-    "task.tokenizer.stops",
-    "model.qk_norm",
-    "model.window",
-)
+LLAMA_KEYS = ["task.arch", "model.theta", "model.scaling", "model.qk_norm", "model.window"]
+LLAMA_KEYS += [f"task.tokenizer.{key}" for key in ("bos", "eos", "add_bos", "stops")]
 
 
 def _llama() -> Any:
@@ -38,11 +30,6 @@ def _llama() -> Any:
     from tape_exp.models import llama
 
     return llama
-
-
-def variant(cfg: DictConfig) -> str:
-    """The model and how it was adapted: ``tape``, ``rope-lora``."""
-    return cfg.model.name if cfg.peft.name == "none" else f"{cfg.model.name}-{cfg.peft.name}"
 
 
 def is_task(spec: str) -> bool:
@@ -108,7 +95,7 @@ def _finished_runs(place: Path, cfg: DictConfig) -> list[Path]:
 
 def stored_config(path: Path) -> Any:
     """The config.yaml of a run, which may be another user's: values, with nothing to resolve."""
-    cfg = read_yaml(path, "name another run")
+    cfg = files.read(path, "name another run")
     if not isinstance(cfg, DictConfig) or "${" in OmegaConf.to_yaml(cfg):
         raise ConfigError(f"{path} is not a config that a run wrote; name another run.")
     cfg.checkpoint = cfg.checkpoint or cfg.task.get("init_from")  # older runs wrote null
@@ -148,11 +135,11 @@ def trained_length(checkpoint: Path) -> int | None:
 
 
 def chat_template(checkpoint: Path) -> str | None:
-    """The template of a chat that the Llama has, or that a run kept of its Llama."""
+    """The template of a chat that the Llama has, or that a run has from its Llama."""
     if checkpoint.is_dir():
         return _llama().read_config(checkpoint).chat_template
-    kept = companion(checkpoint, "chat_template.jinja")
-    return kept.read_text() if kept else None
+    path = companion(checkpoint, "chat_template.jinja")
+    return path.read_text() if path else None
 
 
 def trained_tokenizer(checkpoint: Path) -> str | None:
@@ -224,11 +211,11 @@ def llama_title(checkpoint: Path) -> str | None:
     if (base := base_of(checkpoint)).is_dir():
         return title(base)
     record = companion(checkpoint, "record.json")
-    return read_json(record).get("llama") if record else None
+    return files.read(record).get("llama") if record else None
 
 
-def stretched(asked: Any, given: Any, length: int | None) -> Any:
-    """The scaling of weights that have a ``given`` one, stretched as a config asks; by the same
+def stretched(asked: Any, own: Any, length: int | None) -> Any:
+    """The scaling of weights with one of their ``own``, stretched as a config asks; by the same
     method again the factors multiply. ``length`` is that of weights that are not stretched yet.
 
     Raises:
@@ -236,18 +223,18 @@ def stretched(asked: Any, given: Any, length: int | None) -> Any:
     """
     from tape_exp.models.positions.rope import Scaling
 
-    method = (asked or {}).get("method", "none")
-    Scaling(method, (asked or {}).get("factor"))  # it refuses a factor without a method
-    if method == "none":
-        return given
-    if given["method"] == "none":
+    method, factor = ((asked or {}).get(key) for key in ("method", "factor"))
+    Scaling(method or "none", factor)  # it refuses a factor without a method
+    if method in (None, "none"):
+        return own
+    if own["method"] == "none":
         return {**asked, "original": asked.get("original") or length}
-    if given["method"] != method or method == "longrope":
+    if own["method"] != method or method == "longrope":
         raise ConfigError(
-            f"model.scaling.method={method}: the checkpoint is stretched by {given['method']} "
+            f"model.scaling.method={method}: the checkpoint is stretched by {own['method']} "
             "already, which the same method alone can stretch further (longrope cannot)."
         )
-    return {**given, "factor": given["factor"] * (asked.get("factor") or 1)}
+    return {**own, "factor": own["factor"] * (factor or 1)}
 
 
 def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
@@ -259,29 +246,31 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
     """
     run = run_config(start)
     if (base := base_of(start)).is_dir():
-        config = _llama().read_config(base)
-        special = config.bos, config.eos, config.add_bos, config.stops
-        form = config.qk_norm, config.window
-        values = [config.sizes(), config.theta, config.scaling, *special, *form]
+        llama = _llama().read_config(base)
+        values = {key: getattr(llama, key.rpartition(".")[2]) for key in LLAMA_KEYS}
     elif llama_title(start):  # which was fine-tuned whole: the config of that run has them
-        values = [OmegaConf.select(run, key) for key in LLAMA_KEYS]
+        values = {key: OmegaConf.select(run, key) for key in LLAMA_KEYS}
     else:
         return cfg
-    rotary = "layers" not in cfg.model and takes(locate(cfg.model._target_, "model"), "scaling")
-    if not rotary or cfg.model.get("ssmax") or (cfg.model.get("qk_norm") and not values[-2]):
-        added = "adds ssmax" if cfg.model.get("ssmax") else "adds qk_norm"
-        differs = added if rotary else "has others"
+    model, added = cfg.model, [key for key in ("ssmax", "qk_norm") if cfg.model.get(key)]
+    added = [key for key in added if not values.get(f"model.{key}")]
+    rotary = (
+        "layers" not in model
+        and "scaling" in arguments_model(locate(model._target_, "model")).model_fields
+    )
+    if added or not rotary:
+        differs = f"adds {added[0]}" if rotary else "has others"
         raise ConfigError(
             f"checkpoint={cfg.checkpoint} is a Llama, whose positions are RoPE, and "
-            f"model={cfg.model.name} {differs}: it cannot take these weights; use model=rope."
+            f"model={model.name} {differs}: it cannot take these weights; use model=rope."
         )
     # An adapted run may have stretched the base's positions itself.
-    given = values[2] if run is None else OmegaConf.select(run, "model.scaling")
-    values[2] = stretched(cfg.model.get("scaling"), given, trained_length(start))
+    own = values["model.scaling"] if run is None else OmegaConf.select(run, "model.scaling")
+    values["model.scaling"] = stretched(model.get("scaling"), own, trained_length(start))
     cfg = copy.deepcopy(cfg)
-    for key, value in zip(LLAMA_KEYS, values, strict=True):
+    for key, value in values.items():
         # Of the tokenizer, what differs from our own default was asked for.
-        own = key.startswith("task.tokenizer")
-        if value is not None and not (own and OmegaConf.select(cfg, key) not in DEFAULTS):
+        chosen = key.startswith("task.tokenizer") and OmegaConf.select(cfg, key) not in DEFAULTS
+        if value is not None and not chosen:
             OmegaConf.update(cfg, key, value, merge=key == "model.scaling", force_add=True)
     return cfg

@@ -1,14 +1,13 @@
 """How every command ends: with one sentence for a mistake, and a status that a script can read."""
 
 import functools
-import logging
 import os
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
 from tape_exp.settings.errors import ConfigError, missing_package
-from tape_exp.settings.redact import RedactingFormatter, redact
+from tape_exp.settings.redact import redact
 
 Arguments = ParamSpec("Arguments")
 PARSERS = ("hydra", "omegaconf", "yaml")  # whose errors are the user's mistakes
@@ -65,12 +64,3 @@ def report(error: Exception) -> int:
         sentence = f"{'' if mistake else f'{type(error).__name__}: '}{error}"
     print(f"error: {redact(sentence)}", file=sys.stderr)
     return 2 if mistake else 1
-
-
-def log_plainly() -> None:
-    """Log to the terminal as plain lines, without what libraries of pictures say of their fonts."""
-    console = logging.StreamHandler(sys.stdout)
-    console.setFormatter(RedactingFormatter("%(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[console])
-    for noisy in ("matplotlib", "PIL", "fontTools"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -27,8 +27,8 @@ BASES = {
 }
 
 
-def build(node: Any, section: str, *, also: Sequence[str] = (), **given: Any) -> Any:
-    """Instantiate ``node._target_`` with the node's keys and the arguments ``given``.
+def build(node: Any, section: str, *, also: Sequence[str] = (), **passed: Any) -> Any:
+    """Instantiate ``node._target_`` with the node's keys and the arguments ``passed``.
 
     ``name`` belongs to the YAML and is passed on only where the constructor asks for it. ``also``
     are keys that the caller reads itself; they are named where a key is not known.
@@ -41,11 +41,11 @@ def build(node: Any, section: str, *, also: Sequence[str] = (), **given: Any) ->
     values = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     arguments = dict(typing.cast(Mapping[str, Any], values))
     cls = locate(arguments.pop("_target_", None), section)
-    schema = arguments_model(cls, frozenset(given))
+    schema = arguments_model(cls, frozenset(passed))
     if "name" not in schema.model_fields:
         arguments.pop("name", None)
     checked = validate(schema, arguments, section, also)
-    return cls(**given, **{key: getattr(checked, key) for key in checked.model_fields_set})
+    return cls(**passed, **{key: getattr(checked, key) for key in checked.model_fields_set})
 
 
 def locate(target: Any, section: str) -> type:
@@ -69,9 +69,9 @@ def locate(target: Any, section: str) -> type:
 
 
 @cache
-def arguments_model(cls: Any, given: frozenset[str] = frozenset()) -> Any:
+def arguments_model(cls: Any, passed: frozenset[str] = frozenset()) -> Any:
     """A pydantic model of the arguments that a config may set: those of the constructor but for the
-    ``given`` ones and, where it ends in ``**settings``, those of the next class's constructor, to
+    ``passed`` ones and, where it ends in ``**settings``, those of the next class's constructor, to
     which it passes them.
     """
     fields: dict[str, Any] = {}
@@ -79,17 +79,12 @@ def arguments_model(cls: Any, given: frozenset[str] = frozenset()) -> Any:
         _, *own = inspect.signature(owner.__init__).parameters.values()
         hints = typing.get_type_hints(owner.__init__, include_extras=True)
         for p in own:
-            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in given:
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in passed:
                 field = hints.get(p.name, Any), ... if p.default is p.empty else p.default
                 fields.setdefault(p.name, field)
         if all(p.kind is not p.VAR_KEYWORD for p in own):
             break
     return create_model(cls.__name__, __config__=STRICT, **fields)
-
-
-def takes(cls: Any, key: str) -> bool:
-    """Whether a constructor has a parameter ``key``."""
-    return key in arguments_model(cls).model_fields
 
 
 def validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) -> Any:

@@ -60,19 +60,14 @@ def literal(value: Any) -> str:
     return value if isinstance(value, str) and value.lower() not in words else json.dumps(value)
 
 
-def choice_of(group: str, name: str) -> str:
-    """The longest YAML's name that begins ``name``: ``scrolls`` for the task ``scrolls_qasper``."""
-    return max(
-        (stem for stem in names_in(group) if name == stem or name.startswith(f"{stem}_")),
-        key=len,
-        default=name,
-    )
-
-
-def choice_of_model(model: dict[str, Any]) -> str:
-    """What follows ``model=`` to choose a section: a YAML's name, or a pattern of layers."""
-    if "layers" in model and model["name"] not in names_in("model"):
+def choice_of(group: str, section: dict[str, Any]) -> str:
+    """What follows ``<group>=`` to choose a section: the longest YAML's name that begins its own,
+    ``scrolls`` for the task ``scrolls_qasper``, or a pattern of layers.
+    """
+    names, name = names_in(group), section["name"]
+    if "layers" in section and name not in names:
         from tape_exp.settings.compose import pattern_words  # imports Hydra
 
-        return literal(pattern_words(model))
-    return choice_of("model", model["name"])
+        return literal(pattern_words(section))
+    begins = (stem for stem in names if name == stem or name.startswith(f"{stem}_"))
+    return max(begins, key=len, default=name)

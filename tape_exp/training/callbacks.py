@@ -1,4 +1,4 @@
-"""The callbacks of training: reports of its steps, and lines of progress."""
+"""What training reports: the figures of its steps, and lines of progress."""
 
 import logging
 import time
@@ -20,7 +20,8 @@ LINE_SECONDS = 10.0  # between two lines of progress
 
 @dataclass(eq=False)
 class StepReport(Callback):
-    """Measures the throughput and lets the module report, at the end of each optimizer step.
+    """Measures the throughput, lets the module report, and logs now and then where the run is, at
+    the end of each optimizer step.
 
     Lightning's own hook of the module comes after the callbacks, and a checkpoint must not precede
     the report of its step, which a resumed run would not repeat.
@@ -32,19 +33,36 @@ class StepReport(Callback):
     """
 
     every: int
+    line_seconds: float = LINE_SECONDS
     _gauges: dict[str, float] = field(default_factory=dict, init=False)
     # step, time, time waited for data
     _since: tuple[int, float, float] | None = field(default=None, init=False)
 
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Begin to count."""
+        self.first, self.began = trainer.global_step, time.monotonic()
+        self.last_line = self.began
+
     def on_train_batch_end(
         self, trainer: Trainer, module: Any, outputs: Any, batch: Any, index: int
     ) -> None:
-        """Report an optimizer step, which may have several micro-batches."""
+        """Report an optimizer step, which may have several micro-batches. A line of progress has
+        the step, the latest figures and the time left.
+        """
         if (index + 1) % trainer.accumulate_grad_batches:
             return
-        if trainer.global_step % self.every == 0:
+        step, total = trainer.global_step, trainer.max_steps
+        if step % self.every == 0:
             self._measure(trainer, module, batch["inputs"].shape[1])
         module.report_step(self._gauges)
+        now = time.monotonic()
+        if now - self.last_line > self.line_seconds or step == total:
+            self.last_line = now
+            each = (now - self.began) / max(step - self.first, 1)
+            left = timedelta(seconds=round(each * (total - step)))
+            figures = trainer.progress_bar_metrics
+            latest = "  ".join(f"{k} {brief(float(figures[k]), 4)}" for k in SHOWN if k in figures)
+            log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, each, left)
 
     def _measure(self, trainer: Trainer, module: Any, length: int) -> None:
         now = time.perf_counter()
@@ -61,31 +79,6 @@ class StepReport(Callback):
         """Leave the validation out of the rate."""
         if self._since is not None:
             self._since = trainer.global_step, time.perf_counter(), module.task.waited
-
-
-@dataclass(eq=False)
-class Progress(Callback):
-    """Logs now and then where a run is."""
-
-    seconds: float = LINE_SECONDS  # between two lines
-
-    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Begin to count."""
-        self.first, self.began = trainer.global_step, time.monotonic()
-        self.last_line = self.began
-
-    def on_train_batch_end(
-        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
-    ) -> None:
-        """Log the step, the latest figures and the time left."""
-        step, total, now = trainer.global_step, trainer.max_steps, time.monotonic()
-        if now - self.last_line > self.seconds or step == total:
-            self.last_line = now
-            each = (now - self.began) / max(step - self.first, 1)
-            left = timedelta(seconds=round(each * (total - step)))
-            shown = {k: v for k, v in trainer.progress_bar_metrics.items() if k in SHOWN}
-            latest = "  ".join(f"{k} {brief(float(v), 4)}" for k, v in shown.items())
-            log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, each, left)
 
 
 def track(items: Sequence[Item], description: str) -> Iterator[Item]:

@@ -24,9 +24,9 @@ from tape_exp.runs.starting_weights import (
     read_checkpoint,
     stored_config,
 )
+from tape_exp.settings import files
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.files import read_json
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
 from tape_exp.training.from_config import make_decoder, make_task
@@ -182,7 +182,7 @@ def record_of(run: Path, checkpoint: Path | None) -> dict[str, Any]:
     path = run / "record.json"
     if not (run / "DONE").is_file() or not path.is_file():
         raise ConfigError(f"{run} is not finished.")
-    record = read_json(path)
+    record = files.read(path)
     if not (isinstance(record, dict) and record.keys() >= PARTS):
         raise ConfigError(f"{path} is not a record; restore or remove it.")
     if checkpoint is None or run not in checkpoint.parents:  # that it did not write

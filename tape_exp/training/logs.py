@@ -1,4 +1,4 @@
-"""What a run logs: to the console and to log.txt."""
+"""What commands log to the console, and runs also to log.txt."""
 
 import logging
 import sys
@@ -11,20 +11,21 @@ from tape_exp.settings.redact import RedactingFormatter
 log = logging.getLogger("tape_exp")
 
 
-def set_up_logging(path: Path | None) -> None:
+def set_up_logging(path: Path | None = None) -> None:
     """Log to the console and to log.txt; further processes log only warnings."""
+    first = first_process()
     logging.raiseExceptions = False  # a closed terminal or a full disk loses lines, not the run
     console = logging.StreamHandler(sys.stdout)
     console.setFormatter(RedactingFormatter("%(message)s"))
     handlers: list[logging.Handler] = [console]
-    if path is not None and first_process():
+    if path is not None and first:
         file = logging.FileHandler(path)
         file.setFormatter(RedactingFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handlers.append(file)
     for old in log.handlers:
         old.close()
     log.handlers[:] = handlers
-    log.setLevel(logging.INFO if first_process() else logging.WARNING)
+    log.setLevel(logging.INFO if first else logging.WARNING)
     log.propagate = False
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,5 +1,6 @@
 """The only LightningModule: a decoder, its loss and its optimizer."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -180,18 +181,16 @@ class LanguageModule(LightningModule):
         groups, whose rate it multiplies.
         """
         optim = self.task.optim
-        trainable = list(trained(self))
-        own = {name for name, _ in trainable if ".position." in name and optim.position_lr != 1}
-        groups = []
-        for positional, factor in ((False, 1.0), (True, optim.position_lr)):
-            for decays in (True, False):
-                chosen = [
-                    p for name, p in trainable if (name in own, p.ndim > 1) == (positional, decays)
-                ]
-                if chosen or not positional:
-                    decay = optim.weight_decay if decays else 0.0
-                    lr = optim.lr * factor
-                    groups.append({"params": chosen, "weight_decay": decay, "lr": lr})
+        factors = 1.0, optim.position_lr
+        parts: Any = {pair: [] for pair in itertools.product(factors, (True, False))}
+        for name, parameter in trained(self):
+            factor = factors[".position." in name]
+            parts[factor, parameter.ndim > 1].append(parameter)
+        groups = [
+            {"params": own, "weight_decay": optim.weight_decay * decays, "lr": optim.lr * factor}
+            for (factor, decays), own in parts.items()
+            if own or factor == 1
+        ]
         optimizer = torch.optim.AdamW(
             groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
         )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from omegaconf import DictConfig
 
-from tape_exp.machine.hardware import PEAK_FLOPS, PEAK_FP32, device_memory, machine_name, peak_flops
+from tape_exp.machine.hardware import PEAKS, device_memory, machine_name, peak_flops
 from tape_exp.models.attention import CPU_SDPA_FROM, Dense
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
@@ -57,10 +57,11 @@ def devices_of(cfg: DictConfig, task: Task) -> Devices:
     numbers = precision(trainer.precision, trainer.accelerator)
     if trainer.precision == "auto" and not (on_cpu or gpu):
         numbers = "bf16-mixed"  # as on the GPU that is assumed
-    peaks = PEAK_FP32 if numbers == "32-true" else PEAK_FLOPS
-    peak, accumulate = peak_flops(device, peaks), micro_batches(cfg, task)
+    fp32, accumulate = numbers == "32-true", micro_batches(cfg, task)
     rows, sharded = max(task.optim.batch // count // accumulate, 1), trainer.strategy == "fsdp"
-    name, peak = (machine_name(device), peak) if peak else (f"{ASSUMED} (assumed)", peaks[ASSUMED])
+    peak, name = peak_flops(device, fp32), machine_name(device)
+    if not peak:
+        peak, name = PEAKS[ASSUMED][fp32], f"{ASSUMED} (assumed)"
     here = 0 if on_cpu else device_memory(device) or CARD
     return Devices(count, sharded, numbers, rows, accumulate, name, peak, here, on_cpu)
 
@@ -125,11 +126,10 @@ def is_explicit(block: Block, width: int, devices: Devices) -> bool:
         q, k = (torch.empty(1, T, h, arch.head_dim) for h in (arch.heads, heads))
         state = position.start(places)
         q, k = position.rotate(q, k, x, state)
-        found = position.bias(q, k, x, places)
+        bias = position.bias(q, k, x, places)
         carries = position.carry(state) is not None
-    biases = found if isinstance(found, list) else [] if found is None else [found]
-    dense = any(isinstance(bias, Dense) for bias in biases)
-    biased = bool(biases) and (devices.cpu or width == 4)  # else in the kernel
+    dense = any(isinstance(part, Dense) for part in (bias if isinstance(bias, list) else [bias]))
+    biased = bool(bias) and (devices.cpu or width == 4)  # else in the kernel
     on_cpu = devices.cpu and (carries or arch.train_length < CPU_SDPA_FROM)
     return block.backend == "explicit" or dense or biased or on_cpu
 

@@ -25,7 +25,7 @@ from tape_exp.runs.record import make_record
 from tape_exp.runs.starting_weights import base_of, llama_title, title
 from tape_exp.settings.naming import display_name, task_title
 from tape_exp.tasks.base import FINGERPRINT
-from tape_exp.training.callbacks import Progress, StepReport
+from tape_exp.training.callbacks import StepReport
 from tape_exp.training.faults import ProcessWatch, explained
 from tape_exp.training.from_config import make_decoder, make_task, micro_batches
 from tape_exp.training.logs import set_up_logging
@@ -58,7 +58,7 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
     directory = RunDirectory(cfg)
     with Preemption() as preemption, directory.lock():
         if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
-            set_up_logging(None)
+            set_up_logging()
             log.info("%s is DONE: %s", directory.name, directory.path)
             directory.refuse_other_weights(record := directory.record())
             return record
@@ -101,8 +101,7 @@ def train_and_evaluate(
     every = (cfg.trainer.checkpoint_every, run.validate_every, cfg.trainer.log_every)
     saving = Checkpoints(directory.checkpoints, *every, run.preemption)
     # The report of a step comes before its checkpoint: a resumed run would not repeat it.
-    reports = [StepReport(cfg.trainer.log_every), Progress()]
-    trainer = make_trainer(run, [*reports, watch, saving, *further])
+    trainer = make_trainer(run, [StepReport(cfg.trainer.log_every), watch, saving, *further])
 
     if task.trains:
         trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)

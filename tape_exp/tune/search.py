@@ -28,9 +28,9 @@ from tape_exp.paper.compare import without_places
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
+from tape_exp.settings import files
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.files import read_yaml
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import names_in, yaml_of
 from tape_exp.training.from_config import blank_parts
@@ -138,7 +138,7 @@ def read_space(choice: str) -> dict[str, str]:
     path = yaml_of("space", choice) or Path(choice).expanduser()
     if path.suffix != ".yaml":
         one_of("space", choice, names_in("space"))
-    content = read_yaml(path, "name another space")
+    content = files.read(path, "name another space")
     return {str(key): str(text) for key, text in content.items()}
 
 

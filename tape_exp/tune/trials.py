@@ -105,11 +105,6 @@ class Trials:
         )
         return study.ask(search.distributions)
 
-    def tell(self, trial: Trial, state: TrialState, score: float | None = None) -> None:
-        """End a trial; under the lock, so that no claim takes it for one of a killed worker."""
-        with self.lock:
-            trial.study.tell(trial, score, state, skip_if_finished=True)
-
     def values(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """The values of a trial, real numbers with the four digits that one would write."""
         real = {k for k, d in self.search.distributions.items() if isinstance(d, FloatDistribution)}
@@ -202,7 +197,8 @@ def _run(trials: Trials, trial: Trial) -> None:
     except Exception as error:  # one failed trial must not cost the others
         trial.set_user_attr("why", redact(str(error)))
         state, outcome = TrialState.FAIL, f"failed: {error}"
-    trials.tell(trial, state, score)
+    with trials.lock:  # so that no claim takes it for one of a killed worker
+        trial.study.tell(trial, score, state, skip_if_finished=True)
     print(f"{title}: {outcome}", flush=True)
 
 

@@ -80,7 +80,7 @@ def ours(folder: Path, dtype: torch.dtype = torch.float32, **changes) -> Decoder
     target = changes.pop("target", "rope.RoPE")
     model = {"_target_": f"tape_exp.models.positions.{target}"}
     model |= {"theta": config.theta, "scaling": config.scaling}
-    arch = Arch(**config.sizes() | changes, max_length=128, train_length=128)
+    arch = Arch(**config.arch | changes, max_length=128, train_length=128)
     decoder = Decoder(arch, partial(make_position, model), blank=True).to(dtype).eval()
     llama.load(decoder, folder)
     return decoder

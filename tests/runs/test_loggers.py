@@ -117,7 +117,7 @@ def test_a_logger_that_fails_ends_no_run(tiny_run, monkeypatch):
     assert RunDirectory(cfg).done
     assert max(taken) == 2
     said = (RunDirectory(cfg).path / "log.txt").read_text()
-    assert said.count("No more is sent to WandbLogger (Connection lost)") == 1
+    assert said.count("No more is sent to WandbLogger: ConnectionResetError('Connection") == 1
     steps = [row["step"] for row in read_metrics(RunDirectory(cfg).metrics)]
     assert steps[-1] == record["steps"] == 4
 
@@ -153,7 +153,7 @@ def test_a_run_continues_offline_where_wandb_cannot_be_reached(tiny_run, monkeyp
     monkeypatch.setattr(wandb, "init", init)
     cfg, _ = tiny_run("model=rope", "logger=wandb", "logger.mode=online", "logger.timeout=7")
     assert timeouts == [7]
-    assert "W&B could not begin a run online (no answer)" in capfd.readouterr().out
+    assert "W&B could not begin a run online: CommError('no answer')" in capfd.readouterr().out
     (folder,) = RunDirectory(cfg).path.glob("wandb/offline-run-*")
     assert folder.name.endswith(RunDirectory(cfg).hash), "the id is the hash there too"
 

@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from tape_exp.runs.identity import config_hash
+from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -149,7 +149,7 @@ def test_choices_and_ranges_of_the_fixed_sections(words, part):
 
 
 def test_hash_depends_on_what_is_computed_and_on_nothing_else():
-    base = config_hash(compose_config([]))
+    base = RunDirectory(compose_config([])).hash
     for same in (
         "trainer=cpu",
         "logger=none",
@@ -158,7 +158,7 @@ def test_hash_depends_on_what_is_computed_and_on_nothing_else():
         "runs=/elsewhere",
         "trainer=ddp",
     ):
-        assert config_hash(compose_config([same])) == base, same
+        assert RunDirectory(compose_config([same])).hash == base, same
     for other in (
         "seed=1",
         "model=rope",
@@ -167,7 +167,7 @@ def test_hash_depends_on_what_is_computed_and_on_nothing_else():
         "trainer.precision=bf16-true",
         "debug=one_batch",
     ):
-        assert config_hash(compose_config([other])) != base, other
+        assert RunDirectory(compose_config([other])).hash != base, other
 
 
 RUNGS = sorted(path.stem for path in (CONF / "scale").glob("rung*.yaml"))

@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.settings import folders, naming
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.naming import choice_of_model, display_name, literal, task_title
+from tape_exp.settings.naming import choice_of, display_name, literal, task_title
 from tape_exp.settings.plugins import names_in
 
 
@@ -49,7 +49,7 @@ def test_a_literal_is_what_hydra_reads_back(value):
 def test_the_choice_of_a_pattern_composes_it_again():
     words = "model=[rope,{name:nope,window:8}]"
     model = OmegaConf.to_container(compose_config([words]).model)
-    assert compose_config([f"model={choice_of_model(model)}"]).model == model
+    assert compose_config([f"model={choice_of('model', model)}"]).model == model
 
 
 def test_a_picture_of_the_battery_names_the_problem():

@@ -11,7 +11,7 @@ import torch
 
 from tape_exp.data.builtin import BENCHMARKS, SUBJECTS, question
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.runs.identity import config_hash
+from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -252,7 +252,7 @@ def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm, monk
         make_task(compose_config(words)).prepare_data()
     assert not list(tmp_path.rglob("sprung"))
     trusting = compose_config([*words, "task.trust=true"])
-    assert config_hash(trusting) == config_hash(compose_config(words))
+    assert RunDirectory(trusting).hash == RunDirectory(compose_config(words)).hash
     task = make_task(trusting)
     task.prepare_data()
     task.fingerprint()

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from lightning import Callback
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import TrialState
 
 from tape_exp.runs.directory import FolderError
 from tape_exp.settings.compose import compose_config
@@ -76,7 +75,7 @@ def finish(trials, model, score):
     """Claim a trial and end it with a score; return its values."""
     trial, lock = trials.claim()
     assert trial.study.study_name == model
-    trials.tell(trial, TrialState.COMPLETE, score)
+    trial.study.tell(trial, score)
     lock.release()
     return trials.values(trial)
 
