@@ -11,12 +11,13 @@ from typing import Annotated, Literal
 import numpy as np
 import tokenizers
 from annotated_types import Interval, MinLen
+from filelock import FileLock
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from tape_exp.data.hub import OFFLINE, download
 from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.text import Text
-from tape_exp.machine.files import file_lock, short_hash, write_atomically
+from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count
 
@@ -63,7 +64,7 @@ class Tokenization:
         key = short_hash([f"{text.fingerprint('train')} {self} 1"])[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
         if not path.exists():
-            with file_lock(path.with_suffix(".lock")):
+            with FileLock(path.with_suffix(".lock")):
                 if not path.exists():  # another process may have made it meanwhile
                     write_atomically(path, self._trained(text).to_str())
         return self.load(path)

@@ -7,10 +7,11 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.machine.files import file_lock, open_atomically, short_hash
+from tape_exp.machine.files import open_atomically, short_hash
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -70,7 +71,7 @@ def tokenise(
     name = f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}-{tokenizer.bos}"
     path = cache / "tokens" / f"{name}.{np.dtype(tokenizer.dtype).name}"
     if not _covers(path, needed):
-        with file_lock(path.with_suffix(".lock")):
+        with FileLock(path.with_suffix(".lock")):
             if not _covers(path, needed):  # another process may have made it meanwhile
                 _write(path, text, split, tokenizer, needed)
     tokens = Tokens(path, needed)

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError
@@ -62,28 +62,22 @@ def read_runs(sweep: Path) -> list[SweepRun]:
     for line in (sweep / "jobs.tsv").read_text().splitlines():
         words, folder, steps, recorded = line.split("\t")
         path = sweep.parents[1] / folder if folder else None
-        own = {"recorded": bool(recorded), "steps": int(steps) if steps else None}
-        jobs.append(SweepRun(shlex.split(words), path, **own))  # type: ignore[arg-type]
+        job = SweepRun(shlex.split(words), path, recorded=bool(recorded))
+        job.steps = int(steps) if steps else None
+        jobs.append(job)
     return jobs
 
 
-class Task(NamedTuple):
-    """A task in the queue: SLURM's word for its state, and the id of its array."""
-
-    state: str
-    array: str
-
-
-def queued(sweep: str) -> dict[int, Task]:
-    """The user's tasks of a sweep that are in the queue, ``{3: Task("PENDING", "41")}``; empty
-    where there is no SLURM.
+def queued(sweep: str) -> dict[int, tuple[str, str]]:
+    """The user's tasks of a sweep that are in the queue: SLURM's word for the state of each, and
+    the id of its array, ``{3: ("PENDING", "41")}``; empty where there is no SLURM.
     """
     command = ["squeue", "--me", "--noheader", "--array", f"--name=tape_exp-{sweep}"]
     try:
         rows = map(str.split, _run(*command, "--format=%K %T %F").splitlines())
     except FileNotFoundError:
         return {}
-    return {int(row[0]): Task(row[1], row[2]) for row in rows if len(row) == 3}
+    return {int(row[0]): (row[1], row[2]) for row in rows if len(row) == 3}
 
 
 def sbatch(arguments: Sequence[str]) -> str:

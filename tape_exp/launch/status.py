@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def print_sweep(jobs: Sequence[SweepRun], sweep: Path) -> None:
     """Print words, state and step of each run of a sweep, and a note."""
-    queue: dict[int, slurm.Task] = {}
+    queue: dict[int, tuple[str, str]] = {}
     try:
         queue = slurm.queued(sweep.name)
     except ConfigError as error:
@@ -57,15 +57,16 @@ def print_sweep(jobs: Sequence[SweepRun], sweep: Path) -> None:
     own = [shlex.join(word for word in job.words if word not in shared) for job in jobs]
     width, counts = max(map(len, own)), Counter[str]()
     for number, job in enumerate(jobs):
-        state, note = state_of(job, queue.get(number), sweep / "logs" / f"{number}.txt")
+        queued, _ = queue.get(number, ("", ""))
+        state, note = state_of(job, queued, sweep / "logs" / f"{number}.txt")
         counts[state] += 1
         print(f"{own[number]:{width}}  {state:7}  {step_of(job):>13}  {note}".rstrip())
     print(", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
-def state_of(job: SweepRun, task: slurm.Task | None, log: Path) -> tuple[str, str]:
-    """The state of a run and a note, such as the last line of an error: from its folder, its task
-    in the queue and what that printed.
+def state_of(job: SweepRun, queued: str, log: Path) -> tuple[str, str]:
+    """The state of a run and a note, such as the last line of an error: from its folder, SLURM's
+    word for its task in the queue, if that is there, and what it printed.
     """
     if job.folder is None and log.exists():  # its base was not finished at submission
         printed = re.findall(r" parameters.* in (/.+)", log.read_text(errors="replace"))
@@ -73,9 +74,9 @@ def state_of(job: SweepRun, task: slurm.Task | None, log: Path) -> tuple[str, st
     if job.done:
         return "done", "recorded" if job.recorded else str(job.folder)
     folder = job.folder
-    if task and task.state in WAITING:
-        return "queued", task.state.lower()
-    if task or (folder and is_locked(folder)):
+    if queued in WAITING:
+        return "queued", queued.lower()
+    if queued or (folder and is_locked(folder)):
         return "running", ""
     # The log has errors from before the run had a folder, and SLURM's: killed, out of memory.
     errors = tail(folder / "FAILED") if folder else []

@@ -66,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sweep = sweep_folder(jobs)
     script = batch_script(sbatch_options(jobs, args.words), sweep, args.words)
     if args.dry_run:
-        print(script, "".join(f"# {i}: {job.line}\n" for i, job in enumerate(jobs)), sep="\n")
-        submit(jobs, sweep, args.cap, dry_run=True)
+        print(script, *(f"# {i}: {job.line}" for i, job in enumerate(jobs)), sep="\n")
         return 0
     sweep.mkdir(parents=True, exist_ok=True)
     with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
@@ -82,30 +81,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int, dry_run: bool = False) -> list[str]:
+def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int) -> list[str]:
     """Submit the runs that are neither finished nor in the queue, an array for each level.
 
     Returns:
         The ids of the arrays. One begins when those of the lower levels have ended (``afterany``:
         one failed run must not cost the others, and a run whose base failed says so itself).
     """
-    queue = {} if dry_run else slurm.queued(sweep.name)
+    queue = slurm.queued(sweep.name)
     todo = [i for i, job in enumerate(jobs) if i not in queue and not job.done]
     done = len(jobs) - len(todo) - len(queue)
     print(f"{len(jobs)} runs: {done} done, {len(queue)} in the queue, {len(todo)} to submit.")
     ids: list[str] = []
     for level in sorted({jobs[i].level for i in todo}):
-        before = {task.array for i, task in queue.items() if jobs[i].level < level}
+        before = {array for i, (_, array) in queue.items() if jobs[i].level < level}
         options = [f"--array={ranges([i for i in todo if jobs[i].level == level])}%{cap}"]
         if needed := sorted(before) + ids[-1:]:
             options.append(f"--dependency=afterany:{':'.join(needed)}")
-        command = [*options, str(sweep / "script.sh")]
-        if dry_run:
-            print("# sbatch", *command)
-            ids.append("<the job above>")
-        else:
-            ids.append(slurm.sbatch(command))
-            print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
+        ids.append(slurm.sbatch([*options, str(sweep / "script.sh")]))
+        print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
     return ids
 
 

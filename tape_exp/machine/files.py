@@ -1,8 +1,7 @@
-"""Files that are whole or absent, and locks."""
+"""Files that are whole or absent."""
 
 import hashlib
 import os
-import re
 import secrets
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -10,14 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock
-
 
 @contextmanager
 def open_atomically(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file and rename it to ``path`` at the end: readers never see half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with temporary.open("xb") as file:  # with the permissions that the umask leaves
             yield file
@@ -38,17 +35,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left of :func:`open_atomically` in a folder."""
-    for path in folder.glob(".*"):
-        if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name):
-            path.unlink(missing_ok=True)
-
-
-@contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a folder that is made where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path):
-        yield
+    for path in folder.glob(".*.partial"):
+        path.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:

@@ -34,11 +34,6 @@ def peak_flops(device: torch.device, fp32: bool = False) -> float:
     return next((peaks[fp32] for part, peaks in PEAKS.items() if part in name), 0.0)
 
 
-def device_memory(device: torch.device) -> int:
-    """Bytes of a GPU's memory, 0 for another device."""
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-
-
 def cpu_name() -> str:
     """The processor's name as the system gives it."""
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []

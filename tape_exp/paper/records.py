@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import yaml
+from filelock import FileLock
 
-from tape_exp.machine.files import file_lock, open_atomically, write_atomically
+from tape_exp.machine.files import open_atomically, write_atomically
 from tape_exp.runs.identity import flat
 from tape_exp.runs.record import PARTS
 from tape_exp.settings import folders, plugins
@@ -92,7 +93,7 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
         by_file[record["config"]["task"]["_target_"].split(".")[-2]].append(record)
     for name, new in by_file.items():
         path = folder / f"{name}.jsonl"
-        with file_lock(folder / ".lock"):
+        with FileLock(folder / ".lock"):
             old = path.read_text().splitlines() if path.exists() else []
             lines = {json.loads(line)["run"]: line for line in old}
             stored = path.with_suffix(".npz")

@@ -68,7 +68,6 @@ class RunDirectory:
         if not first_process():
             yield
             return
-        self.path.mkdir(parents=True, exist_ok=True)
         try:
             lock = FileLock(self.path / LOCK).acquire(timeout=LOCK_SECONDS)
         except Timeout:

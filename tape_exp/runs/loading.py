@@ -38,9 +38,8 @@ def load_and_adapt(
         )
     if partial and not adapted and not trains:
         raise ConfigError(
-            f"checkpoint {checkpoint} is a base model, and peft={name} untrained changes nothing. "
-            f"Train it: tape-exp train task=extend peft={name}, then checkpoint=extend; or set "
-            "peft=none."
+            f"checkpoint {checkpoint} is a base model, and peft={name} untrained changes nothing: "
+            f"train it with task=extend, and then set checkpoint=extend; or set peft=none."
         )
     _check_config(cfg, run, checkpoint, adaptation, decoder)
     base = base_of(checkpoint) if partial else checkpoint

@@ -109,8 +109,7 @@ def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
         disable_code=True,
         console="off",
     )
-    mode = cfg.logger.mode
-    online = mode == "online" or (mode == "auto" and wandb.api.api_key)
+    online = cfg.logger.mode == "online" or (cfg.logger.mode == "auto" and wandb.api.api_key)
     modes: Any = ("online", "offline") if online else ("offline",)
     for mode in modes:
         try:
@@ -140,18 +139,18 @@ def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
 
 
 def publish(
-    loggers: list[Logger], evaluation: Evaluation, images: list[Path], facts: dict[str, float]
+    loggers: list[Logger], evaluation: Evaluation, images: list[Path], record: dict[str, Any]
 ) -> None:
-    """Send the images, tables and results of an evaluation to W&B, and the ``facts`` of the run,
-    such as its parameters.
-    """
-    results = {name: value for name, value in evaluation.metrics.items() if is_result(name)}
+    """Send images and tables of an evaluation to W&B, and of the record its results and sizes."""
+    summary = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
+    summary |= {key: value for key, value in record["metrics"].items() if is_result(key)}
+    summary["seconds"] = record["seconds"]["training"]
 
     def send(logger: Any) -> None:
         if isinstance(logger, WandbLogger):
             for image in images:
                 logger.log_image(f"test/{image.stem}", [str(image)])
-            logger.experiment.summary.update(facts | results)
+            logger.experiment.summary.update(summary)
             for name, rows in {"samples": evaluation.samples, **evaluation.tables}.items():
                 columns = list(dict.fromkeys(column for row in rows for column in row))
                 data = [[row.get(column) for column in columns] for row in rows]

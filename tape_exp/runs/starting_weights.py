@@ -56,17 +56,14 @@ def find(cfg: DictConfig) -> Path | None:
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~", "runs/", f"{cfg.runs}/")):
         return _llama().fetch(spec, f"checkpoint={spec}, which is no folder here")
     if "/" in spec:
-        raise ConfigError(
-            f"checkpoint={spec} is neither a file, nor the folder of a run or a Llama."
-        )
+        raise ConfigError(f"checkpoint={spec} is no file, nor the folder of a run or a Llama.")
     models = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
     places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / model for model in models]
     runs = _finished_runs(places[0], cfg) or _finished_runs(places[-1], cfg)
     if not runs:
         raise ConfigError(
-            f"checkpoint={spec} is neither a file, nor the folder of a run or of a Llama, nor a "
-            f"task with a finished run of seed {cfg.seed} in {' or '.join(map(str, places))}; "
-            "train it."
+            f"checkpoint={spec} is no file, nor the folder of a run or a Llama, nor a task with a "
+            f"finished run of seed {cfg.seed} in {' or '.join(map(str, places))}; train it."
         )
     if len(runs) > 1:
         choices = ", ".join(f"checkpoint={run}" for run in runs)
@@ -200,8 +197,7 @@ def _read(path: Path, modified: int) -> dict[str, Any]:
     except Exception as error:  # torch raises whatever the broken content leads to
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"{path} is damaged or not a checkpoint ({reason}); name another one, such as the one "
-            "before it."
+            f"{path} is damaged or not a checkpoint ({reason}); name the one before it."
         ) from error
     return content
 

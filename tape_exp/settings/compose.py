@@ -29,7 +29,7 @@ from yaml import YAMLError
 
 from tape_exp.settings import folders
 from tape_exp.settings.construct import validate
-from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
+from tape_exp.settings.errors import ConfigError, choose, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
 from tape_exp.settings.schema import GROUPS, AttentionConfig, Config
 
@@ -200,11 +200,8 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     if match := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
         group, choice = match.groups()
         options = list(getattr(error, "options", None) or names_in(group))
-        group, _, task = group.partition("/") if group.startswith("scale/") else (group, "", "")
-        return (
-            f"{group}={choice}{f' for task={task}' if task else ''}{did_you_mean(choice, options)} "
-            f"Choose one of: {', '.join(options)}."
-        )
+        place = f"scale={choice} for task={group[6:]}" if group.startswith("scale/") else ""
+        return choose(place or f"{group}={choice}", choice, options)
     if match := re.search(r"Ambiguous value for argument '([^=]+)=(.*?)'", text):
         name = "seed" if match[1] == "seeds" else match[1]
         return (

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from tape_exp.settings.errors import ConfigError, did_you_mean, missing_package
+from tape_exp.settings.errors import ConfigError, choose, did_you_mean, missing_package
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 BASES = {
@@ -112,8 +112,7 @@ def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[
         return f"{key}{did_you_mean(place[-1], known)} Known keys: {', '.join(known)}."
     if first["type"] == "literal_error":
         choices = re.findall(r"'([^']+)'", first["ctx"]["expected"])
-        wrong = did_you_mean(first["input"], choices)
-        return f"{key}={first['input']}{wrong} Choose one of: {', '.join(choices)}."
+        return choose(f"{key}={first['input']}", first["input"], choices)
     if first["type"].startswith("missing"):
         return f"{key} is missing."
     return f"{key}={first['input']} {re.sub(r'^(Input|Tuple) should', 'should', first['msg'])}."

@@ -16,10 +16,12 @@ class ConfigError(ValueError):
 def one_of(key: str, value: object, choices: Iterable[str | None]) -> None:
     """Raise a :class:`ConfigError` unless ``value`` is one of ``choices``."""
     if value not in (choices := list(choices)):
-        names = list(map(str, choices))
-        raise ConfigError(
-            f"{key}={value}{did_you_mean(value, names)} Choose one of: {', '.join(names)}."
-        )
+        raise ConfigError(choose(f"{key}={value}", value, list(map(str, choices))))
+
+
+def choose(what: str, word: object, choices: Iterable[str]) -> str:
+    """A sentence: ``what`` is not known, since ``word`` is none of the choices."""
+    return f"{what}{did_you_mean(word, choices)} Choose one of: {', '.join(choices)}."
 
 
 def did_you_mean(word: object, candidates: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ Hydra's own ``hydra.searchpath=[pkg://my_pe.conf]``.
 import hashlib
 import json
 import re
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
@@ -50,12 +51,17 @@ def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
     """The version of each package whose classes a config constructs, None where it is not
     installed, and ten digits of a hash of its Python files.
     """
-    used = sorted({*re.findall(r'"_target_": "(\w+)\.', json.dumps(config))} - {"tape_exp"})
-    return {
-        name: {"version": _version(name), "sources": _hash(folder)}
-        for name in used
-        if (folder := folder_of(name))
-    }
+    versions: dict[str, dict[str, str | None]] = {}
+    for name in sorted({*re.findall(r'"_target_": "(\w+)\.', json.dumps(config))} - {"tape_exp"}):
+        if folder := folder_of(name):
+            digest = hashlib.sha256()
+            for path in sorted(folder.rglob("[!.]*.py")):  # an editor's lock is a link to nothing
+                place = path.relative_to(folder).as_posix().encode()
+                digest.update(place + b"\0" + path.read_bytes())
+            versions[name] = {"version": None, "sources": digest.hexdigest()[:10]}
+            with suppress(PackageNotFoundError):
+                versions[name]["version"] = version(packages_distributions().get(name, [name])[0])
+    return versions
 
 
 def folder_of(package: str) -> Path | None:
@@ -63,17 +69,3 @@ def folder_of(package: str) -> Path | None:
     spec = find_spec(package)
     places = list(spec.submodule_search_locations or []) if spec else []
     return Path(places[0]) if places else None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(packages_distributions().get(package, [package])[0])
-    except PackageNotFoundError:
-        return None
-
-
-def _hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("[!.]*.py")):  # an editor's lock is a link to nothing
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:10]

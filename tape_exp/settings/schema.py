@@ -120,8 +120,7 @@ class Arch:
     def __post_init__(self) -> None:
         if self.heads % self.key_heads:
             raise ConfigError(
-                f"task.arch.heads={self.heads} is not divisible by task.arch.kv_heads="
-                f"{self.kv_heads}."
+                f"task.arch.heads={self.heads} is no multiple of kv_heads={self.kv_heads}."
             )
         if self.head_size is None and self.width % self.heads:
             raise ConfigError(
@@ -129,8 +128,7 @@ class Arch:
             )
         if self.head_dim % 2:
             raise ConfigError(
-                f"the head dimension (task.arch.head_size, or width / heads) is {self.head_dim} "
-                "and must be even."
+                f"task.arch.head_size, or width / heads, is {self.head_dim} and must be even."
             )
 
     @property

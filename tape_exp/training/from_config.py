@@ -1,10 +1,16 @@
-"""Task, model and numbers of a run, each made from its section of the config."""
+"""Task, model and trainer of a run, each made from its section of the config."""
 
 import logging
+import os
+import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning import Trainer
+from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.models import peft
@@ -12,6 +18,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import loading
+from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.starting_weights import base_of, title
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -46,8 +53,7 @@ def make_decoder(cfg: DictConfig, task: Task, blank: bool = False) -> Decoder:
         adaptation = build(cfg.peft, "peft", name=cfg.peft.name)
         if start is None and not blank:
             raise ConfigError(
-                f"peft={cfg.peft.name} adapts a trained model: name it in checkpoint=<run, folder "
-                "or repository>."
+                f"peft={cfg.peft.name} adapts a trained model; name it in checkpoint=."
             )
         model = adaptation.positions(model)
     unset = blank or (start is not None and base_of(start).is_dir())
@@ -108,3 +114,69 @@ def precision(name: str, accelerator: str) -> str:
     on_gpu = accelerator != "cpu" and torch.cuda.is_available()
     native = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16-mixed" if native else "32-true"
+
+
+def require_devices(cfg: DictConfig) -> None:
+    """Raise :class:`ConfigError` where ``trainer`` asks for GPUs that are not here, or would wait
+    for processes on other nodes that nobody has started.
+    """
+    present = torch.accelerator.device_count()
+    if cfg.accelerator == "gpu" and present < cfg.devices:
+        raise ConfigError(
+            f"trainer.accelerator=gpu with trainer.devices={cfg.devices}: torch sees {present} "
+            "GPUs here; trainer=cpu needs none."
+        )
+    started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
+    if cfg.nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
+        raise ConfigError(
+            f"trainer.nodes={cfg.nodes} waits for processes that this command does not start: use "
+            "tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK."
+        )
+
+
+def make_trainer(
+    cfg: DictConfig, task: Task, accumulate: int, validate_every: int, **reports: Any
+) -> Trainer:
+    """Lightning's trainer for the config, with accumulation to the global batch; ``reports`` are
+    its ``logger`` and ``callbacks``.
+    """
+    cfg, on_slurm = cfg.trainer, SLURMEnvironment.detect()
+    devices, timeout = cfg.devices * cfg.nodes, timedelta(seconds=cfg.timeout)
+    strategy: str | Strategy = "auto"
+    if cfg.strategy == "fsdp":
+        strategy = ModelParallelStrategy(
+            data_parallel_size=devices,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            timeout=timeout,
+        )
+    elif devices > 1 or cfg.strategy == "ddp":
+        # Gradients are views of what DDP exchanges, which would otherwise hold each of them again.
+        strategy = DDPStrategy(gradient_as_bucket_view=True, timeout=timeout)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = Trainer(
+            accelerator=cfg.accelerator,
+            devices=cfg.devices,
+            num_nodes=cfg.nodes,
+            strategy=strategy,
+            precision=precision(cfg.precision, cfg.accelerator),  # type: ignore[arg-type]
+            **reports,
+            plugins=[SafeCheckpointIO(), *[SLURMEnvironment(auto_requeue=False)] * on_slurm],
+            max_epochs=-1,
+            max_steps=task.optim.max_steps,
+            accumulate_grad_batches=accumulate,
+            val_check_interval=validate_every * accumulate,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            # What FSDP gathers in inference mode could not be gathered again in training.
+            inference_mode=cfg.strategy != "fsdp",
+            use_distributed_sampler=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+    # Signals are Preemption's. Lightning's handler would end training without a checkpoint, and its
+    # processes would agree on theirs before each forward pass, for which a GPU finishes its queue.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    return trainer

@@ -117,9 +117,8 @@ class LanguageModule(LightningModule):
         if not (math.isfinite(value) and math.isfinite(norm)):
             raise NotFiniteError(
                 f"the loss is {value} and the gradient norm {norm} at step {step}. Lower "
-                f"task.optim.lr={optim.lr}, task.optim.weight_decay={optim.weight_decay} or "
-                f"task.optim.clip={optim.clip}, or train with trainer.precision=32-true; "
-                "`tape-exp check model=<its name>` tests an encoding of your own."
+                f"task.optim.lr={optim.lr} or task.optim.clip={optim.clip}, or train with "
+                "trainer.precision=32-true; `tape-exp check model=…` tests an encoding of your own."
             )
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
         self.send({"train/loss": value, "train/lr": lr, "train/grad_norm": norm} | gauges)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from omegaconf import DictConfig
 
-from tape_exp.machine.hardware import PEAKS, device_memory, machine_name, peak_flops
+from tape_exp.machine.hardware import PEAKS, machine_name, peak_flops
 from tape_exp.models.attention import CPU_SDPA_FROM, Dense
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
@@ -45,7 +45,7 @@ class Devices:
     accumulate: int  # forward passes a step
     name: str
     peak: float  # FLOP/s of one device, of dense bf16 or of fp32
-    memory: int  # bytes of one device; 0: not planned for
+    memory: int  # bytes of one GPU
     cpu: bool
 
 
@@ -53,7 +53,8 @@ def devices_of(cfg: DictConfig, task: Task) -> Devices:
     """The devices of the trainer section, or :data:`ASSUMED` ones without a GPU of a known peak."""
     trainer, count = cfg.trainer, cfg.trainer.devices * cfg.trainer.nodes
     on_cpu, gpu = trainer.accelerator == "cpu", torch.cuda.is_available()
-    device = torch.device("cuda" if gpu and not on_cpu else "cpu")
+    on_gpu = gpu and not on_cpu
+    device = torch.device("cuda" if on_gpu else "cpu")
     numbers = precision(trainer.precision, trainer.accelerator)
     if trainer.precision == "auto" and not (on_cpu or gpu):
         numbers = "bf16-mixed"  # as on the GPU that is assumed
@@ -62,8 +63,8 @@ def devices_of(cfg: DictConfig, task: Task) -> Devices:
     peak, name = peak_flops(device, fp32), machine_name(device)
     if not peak:
         peak, name = PEAKS[ASSUMED][fp32], f"{ASSUMED} (assumed)"
-    here = 0 if on_cpu else device_memory(device) or CARD
-    return Devices(count, sharded, numbers, rows, accumulate, name, peak, here, on_cpu)
+    memory = torch.cuda.get_device_properties(device).total_memory if on_gpu else CARD
+    return Devices(count, sharded, numbers, rows, accumulate, name, peak, memory, on_cpu)
 
 
 def tokens(task: Task) -> int:
@@ -158,7 +159,7 @@ def print_plan(cfg: DictConfig) -> None:
     print(f"{'':34}", *(f"{title:>17}" for title in ways))
     for name, values in rows.items():
         print(f"{name:34}", *(f"{value:17,.3g}" for value in values))
-    if devices.memory:
+    if not devices.cpu:
         way = int(task.trains and cfg.trainer.checkpoint_activations)
         fits = "fits" if rows["GiB a device"][way] * 2**30 <= devices.memory else "does not fit"
         print(f"\nIt {fits} into the {devices.memory / 2**30:.0f} GiB of a device, {devices.name}.")

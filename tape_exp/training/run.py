@@ -5,34 +5,50 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning import Callback, Trainer
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from tape_exp.drawing.terminal import brief, print_heatmaps
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import Preemption
 from tape_exp.models import attention, peft
+from tape_exp.models.decoder import Decoder
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.loggers import close, log_to_all, make_loggers, publish
-from tape_exp.runs.metrics import curves, read_metrics
+from tape_exp.runs.metrics import Stopwatch, curves, read_metrics
 from tape_exp.runs.record import make_record
 from tape_exp.runs.starting_weights import base_of, llama_title, title
 from tape_exp.settings.naming import display_name, task_title
-from tape_exp.tasks.base import FINGERPRINT
+from tape_exp.tasks.base import FINGERPRINT, Task
+from tape_exp.training import from_config
 from tape_exp.training.callbacks import StepReport
 from tape_exp.training.faults import ProcessWatch, explained
-from tape_exp.training.from_config import make_decoder, make_task, micro_batches
 from tape_exp.training.logs import set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError, compiles
-from tape_exp.training.trainer import Run, make_trainer, require_devices
 
 log = logging.getLogger("tape_exp")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run under way: its parts, and where it reports."""
+
+    directory: RunDirectory
+    task: Task
+    decoder: Decoder
+    preemption: Preemption
+    accumulate: int  # forward passes of each device per optimizer step
+    validate_every: int  # optimizer steps; a short run has one validation, at its end
+    clock: Stopwatch = field(default_factory=Stopwatch)  # of earlier processes too
+    loggers: list[Logger] = field(default_factory=list)
 
 
 def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
@@ -63,12 +79,12 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
             directory.refuse_other_weights(record := directory.record())
             return record
         set_up_logging(directory.path / LOG)
-        require_devices(cfg.trainer)
-        task = make_task(directory.cfg, directory.start)
-        accumulate = micro_batches(directory.cfg, task)
+        from_config.require_devices(cfg.trainer)
+        task = from_config.make_task(directory.cfg, directory.start)
+        accumulate = from_config.micro_batches(directory.cfg, task)
         every = min(cfg.trainer.validate_every, task.optim.max_steps)
         task.prepare_data()  # which may set the size of the vocabulary
-        decoder = make_decoder(directory.cfg, task)
+        decoder = from_config.make_decoder(directory.cfg, task)
         directory.open(task.assets())
         parts = Run(directory, task, decoder, preemption, accumulate, every)
         watch = ProcessWatch(directory, preemption)
@@ -101,7 +117,9 @@ def train_and_evaluate(
     every = (cfg.trainer.checkpoint_every, run.validate_every, cfg.trainer.log_every)
     saving = Checkpoints(directory.checkpoints, *every, run.preemption)
     # The report of a step comes before its checkpoint: a resumed run would not repeat it.
-    trainer = make_trainer(run, [StepReport(cfg.trainer.log_every), watch, saving, *further])
+    reports: Any = {"logger": run.loggers}
+    reports["callbacks"] = [StepReport(cfg.trainer.log_every), watch, saving, *further]
+    trainer = from_config.make_trainer(cfg, task, run.accumulate, run.validate_every, **reports)
 
     if task.trains:
         trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
@@ -135,9 +153,7 @@ def save_results(
     else:  # a shortened evaluation leaves cells empty
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
     directory.finish(record)
-    sizes = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
-    facts = {**sizes, "seconds": seconds["training"], **module.validation}
-    publish(trainer.loggers, evaluation, images, facts)
+    publish(trainer.loggers, evaluation, images, record)
     log_result(directory, module, images)
     return record
 

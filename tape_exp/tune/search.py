@@ -77,11 +77,6 @@ class Search:
         runs = self.config(self.models[0], {}, self.seeds[0]).runs
         return Path(runs).expanduser().resolve() / ".tune" / self.name
 
-    @property
-    def minimises(self) -> bool:
-        """Whether a lower score is better."""
-        return self.metric.endswith(("loss", "perplexity"))
-
     def words(self, model: str, values: dict[str, Any]) -> list[str]:
         """The overrides of the runs of a trial, all but the seed."""
         chosen = [f"model={model}", f"task={self.task}", f"scale={self.scale}", *self.overrides]

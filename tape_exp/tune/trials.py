@@ -47,16 +47,17 @@ class Trials:
 
     def __init__(self, search: Search) -> None:
         self.search, self.locks = search, search.folder / "locks"
-        self.locks.mkdir(parents=True, exist_ok=True)
+        search.folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(self.locks / "journal")
         self.storage = JournalStorage(JournalFileBackend(str(search.folder / "journal.log")))
+        minimised = search.metric.endswith(("loss", "perplexity"))
         median = optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
         self.studies = {
             model: optuna.create_study(
                 study_name=model,
                 storage=self.storage,
                 pruner=median if search.pruner == "median" else optuna.pruners.NopPruner(),
-                direction="minimize" if search.minimises else "maximize",
+                direction="minimize" if minimised else "maximize",
                 load_if_exists=True,
             )
             for model in search.models
@@ -81,7 +82,17 @@ class Trials:
             model = min(self.studies, key=lambda name: len(self.of(name)))
             if len(self.of(model)) >= self.search.trials:
                 return None
-            trial = self._ask(model)
+            study = self.studies[model]
+            if not self.of(model):
+                study.enqueue_trial(self.search.configured(model))
+            # Values depend on the trials before only: a search that was interrupted samples what it
+            # would have sampled otherwise. Values that are tried twice run once.
+            study.sampler = optuna.samplers.TPESampler(
+                seed=len(study.get_trials(deepcopy=False)),
+                n_startup_trials=STARTUP,
+                multivariate=True,
+            )
+            trial = study.ask(self.search.distributions)
             lock = self._lock(model, trial.number)
             return (trial, lock) if lock else None
 
@@ -91,19 +102,6 @@ class Trials:
         with suppress(Timeout):
             lock.acquire()
         return lock if lock.is_locked else None
-
-    def _ask(self, model: str) -> Trial:
-        """A new trial, whose values depend on those before it only: a search that was interrupted
-        samples what it would have sampled otherwise. Values that are tried twice run once.
-        """
-        study, search = self.studies[model], self.search
-        if not self.of(model):
-            study.enqueue_trial(search.configured(model))
-        seed = len(study.get_trials(deepcopy=False))
-        study.sampler = optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=STARTUP, multivariate=True
-        )
-        return study.ask(search.distributions)
 
     def values(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """The values of a trial, real numbers with the four digits that one would write."""
@@ -124,11 +122,9 @@ class Trials:
                 values = " ".join(f"{key}={value}" for key, value in self.values(trial).items())
                 why = trial.user_attrs.get("why", "")
                 print(f"{number:4} {state:9} {score:>9}  {values}  {why}".rstrip())
-            if finished := [one for one in trials if one.state == TrialState.COMPLETE]:
-                best = (min if search.minimises else max)(
-                    finished, key=lambda one: one.value or 0.0
-                )
-                words = [*search.words(model, self.values(best)), f"seed={max(search.seeds) + 1}"]
+            if any(trial.state == TrialState.COMPLETE for trial in trials):
+                best = self.values(self.studies[model].best_trial)
+                words = [*search.words(model, best), f"seed={max(search.seeds) + 1}"]
                 print(f"Best of {model}: tape-exp train {shlex.join(words)}")
         budget = search.trials * len(search.models)
         if left := budget - len(states) + states.count("under way"):

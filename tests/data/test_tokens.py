@@ -117,7 +117,7 @@ def test_a_warm_cache_is_only_read(corpus, tmp_path, monkeypatch):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     for module in (tokens_module, tokenizers):
-        monkeypatch.setattr(module, "file_lock", refused)
+        monkeypatch.setattr(module, "FileLock", refused)
     again = tokenise(corpus, "train", bpe.make(corpus, tmp_path), tmp_path)
     assert np.array_equal(again[:], whole)
 

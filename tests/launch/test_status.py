@@ -7,7 +7,6 @@ from filelock import FileLock
 
 from tape_exp.launch import slurm, status, sweep
 from tape_exp.launch.grid import runs_of, sweep_folder
-from tape_exp.launch.slurm import Task
 from tape_exp.paper import runner
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
@@ -73,7 +72,7 @@ def test_the_queue_knows_better_than_the_folders(grid, queue, capsys):
     begin(jobs[0])
     begin(jobs[1])
     (jobs[1].folder / "FAILED").write_text("before\n")
-    queue |= {0: Task("RUNNING", "7"), 1: Task("PENDING", "7"), 2: Task("PENDING", "8")}
+    queue |= {0: ("RUNNING", "7"), 1: ("PENDING", "7"), 2: ("PENDING", "8")}
     assert status.main(words) == 0
     assert "1 running, 2 queued, 3 missing" in capsys.readouterr().out
 
