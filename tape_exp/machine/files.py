@@ -12,7 +12,9 @@ from typing import BinaryIO
 
 @contextmanager
 def open_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file and rename it to ``path`` at the end: readers never see half a file."""
+    """Open a temporary file and rename it to ``path`` at the end: readers never see half a file. A
+    killed process leaves it, ``.<name>.<digits>.partial``.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -31,12 +33,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file that is whole or absent."""
     with open_atomically(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left of :func:`open_atomically` in a folder."""
-    for path in folder.glob(".*.partial"):
-        path.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:

@@ -63,11 +63,10 @@ class Checkpoints(Checkpoint):
         processes resume from different steps: each takes the newest checkpoint that it sees, and
         the folder may look older from another node.
         """
-        steps = sorted(set(gather(trainer.global_step)))
-        if len(steps) > 1:
+        if trainer.world_size > 1 and len(steps := {*gather(trainer.global_step)}) > 1:
             raise ConfigError(
-                f"the processes of the run go on from different steps, {', '.join(map(str, steps))}"
-                ": see that runs= is the same folder on all nodes, and give the command again."
+                f"the processes of the run go on from different steps, {sorted(steps)}: see that "
+                "runs= is the same folder on all nodes, and give the command again."
             )
         self.preemption.waits = True
 

@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.machine.files import remove_leftovers, write_atomically
+from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.identity import identity_of, variant
 from tape_exp.runs.record import manifest
@@ -102,7 +102,8 @@ class RunDirectory:
         made = manifest(self, began)
         for place in (self.path, self.checkpoints, self.artifacts):
             place.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(place)
+            for leftover in place.glob(".*.partial"):
+                leftover.unlink(missing_ok=True)
         for ending in ("DONE", "FAILED"):
             (self.path / ending).unlink(missing_ok=True)
         config = redact(OmegaConf.to_yaml(self.cfg, resolve=True))

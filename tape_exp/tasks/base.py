@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,10 +81,6 @@ class Task(LightningDataModule):
         self.arch, self.optim, self.seed = dataclasses.replace(arch, **sizes), optim, seed
         self.surroundings = Surroundings()
         self.waited = 0.0  # seconds that training has waited for data
-
-    def placed_in(self, surroundings: Surroundings) -> Self:
-        self.surroundings = surroundings
-        return self
 
     def size_vocabulary(self, words: int) -> None:
         """Give the model so many rows of its embedding, once they are known."""

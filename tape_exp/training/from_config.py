@@ -36,7 +36,8 @@ def make_task(cfg: DictConfig, start: Path | None = None) -> Task:
         optim |= {key: value for key, value in instead.items() if value is not None}
     task: Task = build(section, "task", seed=cfg.seed)
     cache, workers = Path(cfg.cache).expanduser(), cfg.trainer.workers
-    return task.placed_in(Surroundings(cache, start, workers, cfg.debug.overfit))
+    task.surroundings = Surroundings(cache, start, workers, cfg.debug.overfit)
+    return task
 
 
 def make_decoder(cfg: DictConfig, task: Task, blank: bool = False) -> Decoder:

@@ -65,7 +65,10 @@ class LanguageModule(LightningModule):
         self.base_weights = None if base is None else fingerprint(base)
         self.strict_loading = base is None
         self._loss_sum: Callable[..., Tensor] = loss_sum
-        if compiles(cfg.trainer):  # else each step of the loss reads and writes all logits
+        on_gpu = cfg.trainer.accelerator != "cpu" and torch.cuda.is_available()
+        by_default = on_gpu and cfg.trainer.strategy != "fsdp"
+        self.compiled = by_default if cfg.trainer.compile is None else bool(cfg.trainer.compile)
+        if self.compiled:  # else each step of the loss reads and writes all logits
             decoder.compile()
             self._loss_sum = torch.compile(loss_sum)
         self._drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in decoder.modules())
@@ -256,14 +259,6 @@ class OnDevice:
         if more and fits and decoder.random is None and not moved.keys() - {"sampler"}:
             return decoder(F.pad(tokens, (0, more)), **moved)[:, :length]
         return decoder(tokens, **moved)
-
-
-def compiles(trainer: DictConfig) -> bool:
-    """Whether training is compiled: ``trainer.compile``, by default where there is a GPU."""
-    if trainer.compile is not None:
-        return bool(trainer.compile)
-    on_gpu = trainer.accelerator != "cpu" and torch.cuda.is_available()
-    return on_gpu and trainer.strategy != "fsdp"
 
 
 def rate(step: int, optim: Optim) -> float:

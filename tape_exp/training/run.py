@@ -32,7 +32,7 @@ from tape_exp.training import from_config
 from tape_exp.training.callbacks import StepReport
 from tape_exp.training.faults import ProcessWatch, explained
 from tape_exp.training.logs import set_up_logging
-from tape_exp.training.module import LanguageModule, NotFiniteError, compiles
+from tape_exp.training.module import LanguageModule, NotFiniteError
 
 log = logging.getLogger("tape_exp")
 
@@ -185,7 +185,7 @@ def run_record(
     steps, start = trainer.global_step, run.directory.start
     trained = peft.trained(decoder) if task.trains else []
     optional = {
-        "compiled": compiles(run.directory.cfg.trainer),
+        "compiled": module.compiled,
         "begun_from": start and title(start),
         "llama": start and llama_title(start),
         "knows_digits": decoder.knows_digits(),

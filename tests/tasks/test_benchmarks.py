@@ -76,7 +76,8 @@ def cache(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def task(cache):
     made = Benchmarks(ARCH, 0, ("mmlu", "arc_challenge", "arc_easy"), Tokenization("byte"), 1024)
-    made.placed_in(Surroundings(cache=cache)).prepare_data()
+    made.surroundings = Surroundings(cache=cache)
+    made.prepare_data()
     return made
 
 
@@ -212,7 +213,8 @@ def test_fingerprint_follows_questions_and_a_folder_is_read_from_anywhere(
     def now():
         settings = {"source": "local", "path": "mine", "trust": True}
         made = Benchmarks(ARCH, 0, ("colours",), Tokenization("byte"), 64, **settings)
-        made.placed_in(Surroundings(cache=cache)).prepare_data()
+        made.surroundings = Surroundings(cache=cache)
+        made.prepare_data()
         assert len(made.loaded["tasks"]["colours"].eval_docs) == 6
         return made.fingerprint()
 

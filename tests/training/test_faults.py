@@ -232,7 +232,7 @@ def test_a_resumed_run_repeats_no_row(tiny_run):
     path = RunDirectory(cfg).path
     before = soak.curve(RunDirectory(cfg))
     (path / "DONE").unlink()
-    (path / "checkpoints" / ".step00000009.ckpt.0123abcd").write_text("of a killed process")
+    (path / "checkpoints" / ".step00000009.ckpt.0123abcd.partial").write_text("of a killed process")
     _, again = tiny_run("model=rope", "trainer.validate_every=3")
     assert soak.curve(RunDirectory(cfg)) == before
     assert again["metrics"] == record["metrics"]
