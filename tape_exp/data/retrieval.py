@@ -62,23 +62,21 @@ class Question:
         return f" {self.wanted}."
 
 
-def scattered(lines: Sequence[tuple[float, str]], sentences: int) -> str:
-    """So many filler sentences with lines among them, given as (depth, line), the first one first.
-
-    A depth is from 0, before all sentences, towards 1, after all of them.
-    """
-    filler = [FILLER[n % len(FILLER)] for n in range(sentences)]
-    parts, last = [], 0
-    for depth, line in lines:
-        place = int(depth * (sentences + 1))
-        parts += [" ".join(filler[last:place]), line]
-        last = place
-    return "\n".join(part for part in (*parts, " ".join(filler[last:])) if part)
-
-
 def with_filler(lines: Sequence[tuple[float, str]], question: str) -> Callable[[int], str]:
-    """Writes as many filler sentences as one asks for with lines among them, then the question."""
-    return lambda size: f"{scattered(lines, size)}\n{question}"
+    """Writes as many filler sentences as one asks for, then the question. Among them are lines,
+    given as (depth, line), the first one first: 0 is before all sentences, 1 after all of them.
+    """
+
+    def write(sentences: int) -> str:
+        filler = [FILLER[n % len(FILLER)] for n in range(sentences)]
+        parts, last = [], 0
+        for depth, line in lines:
+            place = int(depth * (sentences + 1))
+            parts += [" ".join(filler[last:place]), line]
+            last = place
+        return "\n".join(part for part in (*parts, " ".join(filler[last:]), question) if part)
+
+    return write
 
 
 def multi_key(generator: Generator, keys: int, depth: float, digits: int) -> Question:

@@ -251,8 +251,8 @@ def refusal(backend: str, scores: Scores, v: Tensor) -> str | None:
     learns = grad and any(x.requires_grad for x in (q, scores.k, v))
     if backend == "flex" and q.device.type == "cpu" and learns:
         return "FlexAttention has no backward pass on a CPU"
-    learned = any(isinstance(bias, ByKey | Dense) for bias in scores.biases)
-    if backend == "sdpa" and narrow and learned and grad:
+    made = any(isinstance(bias, ByKey | Dense) for bias in scores.biases)
+    if backend == "sdpa" and narrow and grad and made:
         return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
     plain = scores.padding is None and (window is None or not window.sinks)
     plain = plain and (not scores.biases or scores.slopes is not None)

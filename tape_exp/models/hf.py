@@ -118,7 +118,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         if planned is not None:
             cache = Cache(planned.positions_BS, planned.padding_B, planned.sampler)
         elif cache is None and (padding_B := padding(attention_mask)) is not None:
-            cache = self._new_cache(input_ids.shape[1], padding_B, input_ids.shape[0])
+            rows, length = input_ids.shape
+            cache = new_cache(self.decoder, length, padding_B, rows, RowSampler(0, "positions"))
         elif cache is None:
             sampler = RowSampler(0, "positions")
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -143,12 +144,9 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("prompts are padded on the left: set tokenizer.padding_side='left'.")
         cached = config.use_cache is not False
         if cached or self.decoder.random is not None:
-            rows = batch_size * config.num_return_sequences
-            made = self._new_cache(length + 1, padding(mask), rows)
+            rows, draw = batch_size * config.num_return_sequences, RowSampler(0, "positions")
+            made = new_cache(self.decoder, length + 1, padding(mask), rows, draw)
             words["past_key_values" if cached else "planned"] = made
-
-    def _new_cache(self, capacity: int, padding_B: Tensor | None, rows: int) -> Cache:
-        return new_cache(self.decoder, capacity, padding_B, rows, RowSampler(0, "positions"))
 
 
 def padding(mask_BT: Tensor | None) -> Tensor | None:

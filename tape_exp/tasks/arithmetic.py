@@ -41,8 +41,7 @@ class Arithmetic(Task):
     cell with updates of the state left out (:mod:`~tape_exp.tasks.position_use`).
 
     Args:
-        train_digits: n, the longest operand in training.
-        test_digits: the longest operand in the test; above n to measure generalisation.
+        train_digits, test_digits: the longest operand in training, n, and in the test.
         samples_per_cell: test samples for each pair of lengths.
         rows_per_batch: rows of an evaluation batch, at least one cell.
     """
@@ -112,11 +111,8 @@ class Arithmetic(Task):
         for name, parts in RESETS.items():
             with without(decoder, parts):
                 found = Task.evaluate(few, model, progress, limit).metrics
-            metrics |= {
-                f"causal/{name}/{split}/exact_match": found[f"{split}/exact_match"]
-                for split in ("id", "ood")
-                if f"{split}/exact_match" in found
-            }
+            kept = [key for key in ("id/exact_match", "ood/exact_match") if key in found]
+            metrics |= {f"causal/{name}/{key}": found[key] for key in kept}
         return metrics
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:

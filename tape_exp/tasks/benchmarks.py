@@ -43,29 +43,21 @@ class Benchmarks(TextTask):
 
     Metrics, in percent: ``benchmarks/<group>`` of every group that adds up its subjects,
     ``benchmarks/<task>`` of every task outside of such groups, and ``…_stderr``, lm-eval's standard
-    error over questions (of a group pooled over its subjects). MMLU has one metric, the accuracy of
-    the letter. Of ARC it is ``acc_norm``, the choice with the highest log-likelihood per character:
-    the paper names no metric, but its ARC numbers are near acc_norm of Llama-2-7B, and its MMLU
-    numbers near those without solved examples, lm-eval's default. The table has ``acc`` as well,
-    and every subject. RULER's tasks are reported as ``benchmarks/<task>@<length>``, at its lengths
-    up to ``longest``, in tokens of the tokenizer. Perplexities, as wikitext and lambada have them,
-    are ``benchmarks/<task>/<metric>``. Metrics of the generated set begin with
-    ``builtin_benchmarks/``.
+    error over questions (of a group pooled over its subjects); ``builtin_benchmarks/…`` of the
+    generated set. MMLU has one metric, the accuracy of the letter. Of ARC it is ``acc_norm``, the
+    choice with the highest log-likelihood per character: the paper names no metric, but its ARC
+    numbers are near acc_norm of Llama-2-7B, and its MMLU numbers near those without solved
+    examples, lm-eval's default. RULER's tasks are ``benchmarks/<task>@<length>``, in tokens,
+    perplexities ``benchmarks/<task>/<metric>``. The table has every subject and metric.
 
     Args:
         tasks: lm-eval's names of tasks, groups or tags.
-        source: ``hub``; ``local``, a folder of lm-eval task YAMLs; ``builtin``, a small generated
-            set in their format.
-        path: local: the folder. Relative paths in its YAMLs count from it.
-        trust: local: whether the folder may be read at all, since its YAMLs can run any code.
-        tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on
-            built-in text).
-        train_length: the tokens that the model was trained on at once.
+        source: ``hub``; ``local``, lm-eval task YAMLs in the folder ``path``, which can run any
+            code and are read only with ``trust``; ``builtin``, a small generated set.
         longest: tokens of an input; what is longer loses its beginning, as in lm-eval; null: what
             a Llama was trained on, else ``train_length``.
         shots: solved examples before each question; null: the task's own number, else 0.
         limit: documents a task, from its beginning; null: all.
-        rows_per_batch: of one forward pass.
     """
 
     trains = False
@@ -98,7 +90,7 @@ class Benchmarks(TextTask):
         needed = None
         if self.longest >= RULER[0] or any("ruler" in name for name in self.names):
             needed = ruler(self.tokenizer, self.longest, cache)
-        folder = checked_folder(self.source, self.path, self.trust)
+        folder = checked_folder(self.path, self.trust) if self.source == "local" else None
         if self.source == "builtin":
             folder = builtin.write_benchmarks(cache.resolve() / "benchmarks" / "builtin")
         self.loaded = load(self.names, folder, self.shots, needed)
@@ -150,10 +142,8 @@ class Benchmarks(TextTask):
         return rows
 
 
-def checked_folder(source: Source, path: str | None, trust: bool) -> Path | None:
+def checked_folder(path: str | None, trust: bool) -> Path:
     """The folder of a local source, which must be trusted."""
-    if source != "local":
-        return None
     folder = Path(path or "").expanduser().resolve()
     if path is None or not folder.is_dir():
         raise ConfigError(

@@ -41,7 +41,6 @@ class Questions(TextTask):
         trials: questions of each length.
         depth_bins: rows of the heatmap; question k of a length has its depth in the bin k mod
             ``depth_bins`` of equal parts of the text.
-        rows_per_batch: of generation.
     """
 
     trains = False

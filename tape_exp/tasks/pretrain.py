@@ -34,13 +34,10 @@ class Pretrain(TextTask):
     Args:
         train_length: T.
         validation_rows: blocks of the validation split that are scored during training.
-        tests: further corpora by name, scored at the end.
-        windows: how they are scored.
-        test_split: of the test sets.
+        tests: further corpora by name, whose ``test_split`` is scored at the end in ``windows``.
         validation: another corpus whose validation split is scored during training; null:
             ``text``'s own.
-        init_from: like ``checkpoint=``: the run, or the Llama, whose weights and tokenizer it
-            begins from.
+        init_from: like ``checkpoint=``: the run, or the Llama, that it begins from.
         train_tokens: the first so many tokens of the corpus are used; null: all of a local or
             built-in one, and of a hub's as many as training reads.
     """
@@ -68,9 +65,7 @@ class Pretrain(TextTask):
             self.train_tokens = optim.max_steps * optim.batch * self.train_length + 1
 
     def prepare_data(self) -> None:
-        """Refuse, before anything is tokenised, files that are not there, or that are read both to
-        train and to test.
-        """
+        """Refuse, before anything is tokenised, files that are read both to train and to test."""
         trained = self.text.urls("train") if self.text.source == "local" else []
         scored = [(self.validation, "validation")]
         scored += [(text, self.test_split) for text in self.tests.values()]
@@ -101,10 +96,8 @@ class Pretrain(TextTask):
         each = max(self.windows.tokens_per_batch // T, 1)
         starts = np.split(np.arange(rows) * T, range(each, rows, each))
         self._validation = [_as_batch(validation.blocks(part, T + 1)) for part in starts]
-        self.scored = {
-            name: self.tokens(text, self.test_split, self.windows.needed)
-            for name, text in self.tests.items()
-        }
+        read = (self.test_split, self.windows.needed)
+        self.scored = {name: self.tokens(text, *read) for name, text in self.tests.items()}
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation blocks and the corpus."""

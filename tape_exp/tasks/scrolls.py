@@ -35,8 +35,6 @@ class Scrolls(TextTask):
     Args:
         dataset: one of the seven.
         source, path, repository, revision: as in :func:`tape_exp.data.scrolls.read`.
-        tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on
-            built-in text).
         max_length: tokens of a training row.
         answer_limit, new_tokens: of an answer in training, and when it is generated; null: 200, and
             1000 of a summary.

@@ -129,7 +129,17 @@ class SequenceTask(Task):
             usual = filter(self.has, self.usual(train_length))
             lengths = tuple(n for n in usual if len(self.test_rows(n)) == samples_per_length)
             lengths = lengths or (train_length,)
-        self.check_lengths(train_length, lengths)
+        there = self.shortest <= train_length <= self.longest
+        if wrong := [n for n in lengths if not self.has(n)] + [train_length] * (not there):
+            raise ConfigError(
+                f"task.train_length={train_length} and task.lengths={list(lengths)}: the task has "
+                f"no rows of {wrong[0]} {self.unit}, only of {self.shortest} to {self.longest}."
+            )
+        if max(lengths) < train_length:
+            raise ConfigError(
+                f"task.lengths={list(lengths)} ends below task.train_length={train_length}; "
+                f"task.train_length={max(lengths)} or less would do."
+            )
         tested = sorted(set(lengths))
         sizes = {"max_length": tested[-1], "train_length": train_length}
         sizes = {key: self.width(n) - 1 for key, n in sizes.items()}
@@ -186,17 +196,3 @@ class SequenceTask(Task):
             for measure in self.measures:
                 evaluation.metrics[f"test/{measure}@{n}"] = 100 * float(rows[measure].mean())
         return evaluation
-
-    def check_lengths(self, trained: int, tested: Sequence[int]) -> None:
-        """Refuse lengths that there are not, and a test that ends below the trained one."""
-        there = self.shortest <= trained <= self.longest
-        if wrong := [n for n in tested if not self.has(n)] + [trained] * (not there):
-            raise ConfigError(
-                f"task.train_length={trained} and task.lengths={list(tested)}: the task has no "
-                f"rows of {wrong[0]} {self.unit}, only of {self.shortest} to {self.longest}."
-            )
-        if max(tested) < trained:
-            raise ConfigError(
-                f"task.lengths={list(tested)} ends below task.train_length={trained}; "
-                f"task.train_length={max(tested)} or less would do."
-            )

@@ -15,7 +15,6 @@ from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import full_precision
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import without_autocast
-from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Positive
@@ -27,13 +26,8 @@ class Stability(Analysis):
     """Table shift of the paper: attention and E Eᵀ before and after a shift, in fp32 and bf16.
 
     The weights are ``trained`` (those of ``checkpoint=``) and ``random`` (positional parameters
-    drawn anew: see :func:`random_copy`). Metrics, of :func:`shift_rows`:
-    ``<weights>_<precision>/<shift>/<measure>@<layer>``.
-
-    Args:
-        layers: which to measure, counted from 1; those that the model lacks are left out.
-        shift: by how many positions.
-        std: of the random positional parameters.
+    drawn anew, N(0, ``std``): see :func:`random_copy`). Metrics, of :func:`shift_rows`:
+    ``<weights>_<precision>/<shift>/<measure>@<layer>``, for a shift by ``shift`` positions.
     """
 
     def __init__(
@@ -134,13 +128,11 @@ def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
     """
     copied = copy.deepcopy(decoder)
     with torch.no_grad():
-        for name, module in copied.named_modules():
-            if isinstance(module, PositionEncoding):
-                for key, parameter in module.named_parameters():
-                    generator = generator_for(seed, "random copy", f"{name}.{key}")
-                    parameter.add_(
-                        std * torch.randn(parameter.shape, generator=generator).to(parameter)
-                    )
+        for name, parameter in copied.named_parameters():
+            if ".position." in name:
+                generator = generator_for(seed, "random copy", name)
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.add_(std * noise.to(parameter))
     return copied
 
 

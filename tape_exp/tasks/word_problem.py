@@ -22,9 +22,8 @@ class WordProblem(Task):
 
     Inputs are BOS and the letters, T + 1 tokens: a letter's token is its number among the |G|
     elements of the group, and BOS is |G|. The label at letter i is the number of the state g_1 ⋯
-    g_i; BOS has none. So a row of T letters holds a word of every length up to T, and the loss is
-    the mean cross-entropy over all of them. (The theorem's labels are coarser: whether the state is
-    the identity.) Letters are drawn uniformly and independently from generators:
+    g_i, so that a row of T letters holds a word of every length up to T. (The theorem's labels are
+    coarser: whether the state is the identity.) Letters are uniform and independent generators:
 
     - ``s5``, ``s3``: all swaps of two points, 10 and 3 of them, as in the theorem;
     - ``a5``: the 20 cycles of three points, since swaps are odd;
@@ -42,11 +41,8 @@ class WordProblem(Task):
     constant answer at that place reaches.
 
     Args:
-        group: s5, s3, a5 or parity.
         train_letters: letters of a training row.
         lengths: ends of the buckets, in letters; the last is the length of the test words.
-        words: of the test.
-        rows_per_batch: rows of an evaluation batch.
     """
 
     def __init__(

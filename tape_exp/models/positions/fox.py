@@ -61,7 +61,8 @@ class PaTHFoX(PaTH):
 
     def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
         c_BTH = log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1)
-        return [self.dense(q_BTHD, k_BSHD, x_BTC), ByKey(-c_BTH)]
+        path = super().bias(q_BTHD, k_BSHD, x_BTC, positions_BS)
+        return [path, ByKey(-c_BTH)]  # type: ignore[list-item]
 
 
 def log_gates(x_BTC: Tensor, w: Tensor, b: Tensor) -> Tensor:

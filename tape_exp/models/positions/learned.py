@@ -1,10 +1,11 @@
 """Learned positions, added to the input."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
@@ -34,7 +35,5 @@ class Learned(PositionEncoding):
                 f"there are {length} tokens; model.length={length} would do."
             )
 
-    def embed(
-        self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
-    ) -> Tensor:
+    def embed(self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, *_: Any) -> Tensor:
         return x_BTC + F.embedding(positions_BT.long(), self.embedding)

@@ -62,10 +62,7 @@ class PaTH(PositionEncoding):
         with torch.no_grad():
             self.taps.copy_(torch.tensor([[1.0], [0.0], [0.0]]).expand_as(self.taps))
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
-        return self.dense(q_BTHD, k_BSHD, x_BTC)
-
-    def dense(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor) -> Dense:
+    def bias(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, positions_BT: Tensor) -> Biases:
         (T, H, D), size = q_BTHD.shape[1:], min(BLOCK, q_BTHD.shape[1])
         w_BTKD, beta_BTK = self.path(x_BTC)
         q, k, w, beta = (

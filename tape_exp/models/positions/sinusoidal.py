@@ -1,9 +1,10 @@
 """Sinusoidal positions, added to the input."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import Theta
 from tape_exp.settings.schema import Arch, Positive
@@ -23,9 +24,7 @@ class Sinusoidal(PositionEncoding):
         super().__init__(arch)
         self.theta, self.scale = theta, scale
 
-    def embed(
-        self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
-    ) -> Tensor:
+    def embed(self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, *_: Any) -> Tensor:
         C = self.arch.width
         exponents = torch.arange(0, C, 2, device=x_BTC.device, dtype=positions_BT.dtype) / C
         angles = positions_BT[..., None] * self.theta**-exponents
