@@ -239,12 +239,7 @@ def tiny_run(tmp_path: Path, sketched):
     """Run a small arithmetic config in a temporary folder; returns (config, record)."""
 
     def call(*overrides: str, steps: int = 4):
-        fixed = [
-            "trainer=cpu",
-            "trainer.log_every=1",
-            f"runs={tmp_path}/runs",
-            *SMALL,
-        ]
+        fixed = ["trainer=cpu", "trainer.log_every=1", f"runs={tmp_path}/runs", *SMALL]
         fixed += [
             "task.train_digits=2",
             "task.test_digits=3",
@@ -263,12 +258,7 @@ def text_run(tmp_path, text_folder, sketched):
     """Run a language task on a little text; returns (config, record)."""
 
     def call(*overrides, task="c4", steps=30):
-        words = [
-            f"task={task}",
-            *on_text(text_folder, task),
-            "trainer=cpu",
-            "logger=none",
-        ]
+        words = [f"task={task}", *on_text(text_folder, task), "trainer=cpu", "logger=none"]
         words += [f"runs={tmp_path}/runs", "trainer.log_every=1"]
         if task == "c4":
             words += [f"task.optim.max_steps={steps}", "task.optim.batch=16"]

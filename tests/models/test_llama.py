@@ -12,11 +12,7 @@ import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import processors
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    LlamaForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 import tape_exp as te
 from tape_exp.data.text import Text
