@@ -7,6 +7,7 @@ holds whole. Every row is a pure function of the data set, the split and its ind
 import json
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -285,14 +286,9 @@ def _opposites(generator: random.Random) -> Choice:
     return f"What is the opposite of {word}?", right, wrong
 
 
-def _arc_easy(generator: random.Random) -> Choice:
-    text, right, wrong = fact(generator, 1)
-    return text(generator.randint(1, 8)), right, wrong
-
-
-def _arc_challenge(generator: random.Random) -> Choice:
-    text, right, wrong = fact(generator, 4)
-    return text(generator.randint(14, 24)), right, wrong
+def _arc(facts: int, least: int, most: int, generator: random.Random) -> Choice:
+    text, right, wrong = fact(generator, facts)
+    return text(generator.randint(least, most)), right, wrong
 
 
 def fact(generator: random.Random, count: int) -> tuple[Callable[[int], str], str, list[str]]:
@@ -318,4 +314,4 @@ SUBJECTS = {
 }
 BENCHMARKS: dict[str, Callable[[random.Random], Choice]]
 BENCHMARKS = {f"mmlu{make.__name__}": make for pair in SUBJECTS.values() for make in pair}
-BENCHMARKS |= {"arc_easy": _arc_easy, "arc_challenge": _arc_challenge}
+BENCHMARKS |= {"arc_easy": partial(_arc, 1, 1, 8), "arc_challenge": partial(_arc, 4, 14, 24)}

@@ -19,11 +19,8 @@ AT_ONCE = 256  # documents that are tokenised together
 
 
 class Tokens:
-    """Token ids of a split, BOS before each document. ``tokens[a:b]`` reads from disk.
-
-    Args:
-        path: the file of :func:`tokenise`, whose suffix is its dtype.
-        limit: use as many tokens only, whatever more is there.
+    """Token ids of a split, BOS before each document: up to ``limit`` of the file of
+    :func:`tokenise`, whose suffix is its dtype. ``tokens[a:b]`` reads from disk.
     """
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
@@ -60,13 +57,11 @@ class Tokens:
 def tokenise(
     text: Text, split: str, tokenizer: Tokenizer, cache: Path, needed: int | None = None
 ) -> Tokens:
-    """The split's tokens from the cache, tokenised first where they are not there yet.
+    """The split's tokens from the cache, tokenised first where they are not there yet; the corpus
+    is read no further than to the ``needed`` ones.
 
     The cache is keyed by the fingerprints of text and tokenizer and the token before a document.
     The file is whole or absent, and several processes wait for the one that writes.
-
-    Args:
-        needed: tokens that are used; the corpus is read no further.
     """
     name = f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}-{tokenizer.bos}"
     path = cache / "tokens" / f"{name}.{np.dtype(tokenizer.dtype).name}"

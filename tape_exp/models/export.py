@@ -50,7 +50,7 @@ def save(
         dtype: of the stored weights; None: the decoder's.
         describe: makes the README from the lines that load the model by its ``name``.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     from tape_exp.models.hf import TapeExpConfig
 
@@ -69,10 +69,15 @@ def save(
     }
     with new_folder(folder) as temporary:
         exported.save_pretrained(temporary, state_dict=weights)
-        told = describe(card(name or folder.name, form, model))
-        (temporary / "README.md").write_text(told)
+        text = describe(card(name or folder.name, form, model))
+        (temporary / "README.md").write_text(text)
         if tokenizer is not None:
-            save_tokenizer(tokenizer, temporary, decoder.arch.max_length, chat_template)
+            bos, eos = map(tokenizer.backend.id_to_token, (tokenizer.bos, tokenizer.eos))
+            told: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
+            told |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
+            told |= {"model_max_length": decoder.arch.max_length, "chat_template": chat_template}
+            made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **told)
+            made.save_pretrained(temporary)
 
 
 @contextmanager
@@ -114,20 +119,6 @@ A model of type `{form or "tape_exp"}`, exported by `tape-exp export`.
 model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=False)})
 ```
 {needs}"""
-
-
-def save_tokenizer(
-    tokenizer: Tokenizer, folder: Path, max_length: int, chat_template: str | None
-) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json``; for generation, EOS pads the left."""
-    from transformers import PreTrainedTokenizerFast
-
-    bos, eos = (tokenizer.backend.id_to_token(number) for number in (tokenizer.bos, tokenizer.eos))
-    words = {"bos_token": bos, "eos_token": eos, "pad_token": eos, "padding_side": "left"}
-    more = {"model_max_length": max_length, "chat_template": chat_template}
-    more |= {"clean_up_tokenization_spaces": False}
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **words, **more)
-    made.save_pretrained(folder)
 
 
 def save_adapter(

@@ -57,47 +57,39 @@ class Lora:
             inject_adapter_in_model(config, decoder)
 
 
+@dataclass(frozen=True)
 class Adaptation:
     """A method of section 4.3 (context window extension) as a choice of parts; one YAML each in
     ``conf/peft``. The first logits are those of the base model, trained with RoPE, under RoPE with
     the new ``theta`` and ``interpolation``, or, where positions are dropped, without RoPE. A model
     with another encoding must begin as RoPE (:func:`begins_as_rope`).
 
-    Args:
-        name: of the YAML.
-        base: the model whose runs ``checkpoint=<task>`` means.
-        lora: see :class:`Lora`; null: none.
-        train: further parts that are trained, TAPE's update among the ``positions``.
-        interpolation: positions are divided by it (Chen et al., 2023), as in the public code.
-        theta: base of RoPE's frequencies (Liu et al., 2023); null: the model's.
-        lr: the learning rate of the method; null: ``task.optim.lr``.
-        sparse_groups: of :func:`shifted_sparse` in training; null: full attention.
-        drop: train on without any positional encoding (DroPE, Gelberg et al., "Extending the
-            Context of Pretrained LLMs by Dropping Their Positional Embeddings", 2025), without its
-            QK norm and its temperature of logits at longer contexts.
+    ``drop`` trains on without any positional encoding (DroPE, Gelberg et al., "Extending the
+    Context of Pretrained LLMs by Dropping Their Positional Embeddings", 2025), without its QK norm
+    and its temperature of logits at longer contexts.
     """
 
-    def __init__(
-        self,
-        name: str,
-        base: str = "rope",
-        lora: Lora | None = None,
-        train: tuple[Part, ...] = (),
-        interpolation: Annotated[float, Ge(1)] = 1.0,
-        theta: Theta | None = None,
-        lr: Annotated[float, Gt(0)] | None = None,
-        sparse_groups: Count | None = None,
-        drop: bool = False,
-    ) -> None:
-        if not train and lora is None:
-            raise ConfigError(f"peft={name} trains nothing: give peft.lora, or peft.train=[norms].")
-        if "everything" in train and lora is not None:
+    name: str  # of the YAML
+    base: str = "rope"  # the model whose runs checkpoint=<task> means
+    lora: Lora | None = None
+    train: tuple[Part, ...] = ()  # further parts, TAPE's update among the positions
+    # positions are divided by it (Chen et al., 2023), as in the public code
+    interpolation: Annotated[float, Ge(1)] = 1.0
+    theta: Theta | None = None  # base of RoPE's frequencies (Liu et al., 2023); null: the model's
+    lr: Annotated[float, Gt(0)] | None = None  # null: task.optim.lr
+    sparse_groups: Count | None = None  # of shifted_sparse in training; null: full attention
+    drop: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.train and self.lora is None:
+            raise ConfigError(
+                f"peft={self.name} trains nothing: give peft.lora, or peft.train=[norms]."
+            )
+        if "everything" in self.train and self.lora is not None:
             raise ConfigError("peft.train=[everything] leaves no base for LoRA: peft.lora=null.")
-        if drop and (interpolation != 1 or theta is not None):
-            key = "interpolation" if interpolation != 1 else "theta"
+        if self.drop and (self.interpolation != 1 or self.theta is not None):
+            key = "interpolation" if self.interpolation != 1 else "theta"
             raise ConfigError(f"peft.{key} has no effect with peft.drop=true; leave it out.")
-        self.name, self.base, self.lora, self.train, self.drop = name, base, lora, train, drop
-        self.interpolation, self.theta, self.sparse_groups = interpolation, theta, sparse_groups
 
     @property
     def partial(self) -> bool:
@@ -256,10 +248,9 @@ def table(decoder: Decoder) -> str:
         counts[row] += parameter.numel()
         tuned[row] += parameter.numel() * parameter.requires_grad
     counts["all"], tuned["all"] = counts.total(), tuned.total()
-    lines = [f"  {'part':28}{'parameters':>16}{'trained':>16}"]
-    for row, n in counts.items():
-        lines.append(f"  {row:28}{n:16,}{tuned[row]:16,}{100 * tuned[row] / n:9.3f} %")
-    return "\n".join(lines)
+    rows = ((row, n, tuned[row], 100 * tuned[row] / n) for row, n in counts.items())
+    lines = [f"  {row:28}{n:16,}{some:16,}{share:9.3f} %" for row, n, some, share in rows]
+    return "\n".join([f"  {'part':28}{'parameters':>16}{'trained':>16}", *lines])
 
 
 def freeze_in_bf16(decoder: Decoder) -> None:

@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
 from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
-from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens, split_means
+from tape_exp.tasks.slices import Scores, next_tokens, split_means
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
@@ -85,13 +86,14 @@ class Arithmetic(Task):
         """512 fresh samples of the trained lengths, the same for every seed."""
         return [self.train_batch(first, 256, "validation") for first in (0, 256)]
 
-    def test_batches(self) -> LazyBatches:
+    def test_batches(self) -> list[tuple[Any, Any]]:
         """The grid in batches of cells, the shortest rows first so that there is little padding."""
         lengths = range(1, self.test_digits + 1)
         cells = sorted(itertools.product(lengths, lengths), key=lambda cell: sum(cell) + max(cell))
         per_batch = max(self.rows_per_batch // self.samples_per_cell, 1)
         starts = range(0, len(cells), per_batch)
-        return LazyBatches([cells[start : start + per_batch] for start in starts], self.grid_batch)
+        batches = (cells[start : start + per_batch] for start in starts)
+        return [(batch, partial(self.grid_batch, batch)) for batch in batches]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         evaluation = super().evaluate(model, progress, limit)

@@ -136,8 +136,9 @@ class Task(LightningDataModule):
         key = seed_for(0, "validation")
         return [self.stream(key, first, 128) for first in (0, 128)] if self.trains else []
 
-    def test_batches(self) -> Sequence[tuple[Any, Batch]]:
-        """The test set: (slice, batch) pairs, in a list, or in :class:`LazyBatches` if it is large.
+    def test_batches(self) -> Sequence[tuple[Any, Batch | Callable[[], Batch]]]:
+        """The test set: pairs of a slice and its batch, or a function that makes it, with which a
+        large test set need not fit into memory.
 
         A slice names the rows that are scored together: as a rule their length, or a pair of
         lengths. A list of slices divides the rows of its batch equally, in its order.
@@ -163,6 +164,7 @@ class Task(LightningDataModule):
         own: list[tuple[Any, dict[str, Any]]] = []  # of each slice the scores of its rows
         for number, counts in progress(share(range(len(batches))[:limit]), "evaluating"):
             slices, batch = batches[number]
+            batch = batch() if callable(batch) else batch
             logits = model(batch["inputs"], sampler=self.test_sampler(number))
             if not counts:
                 continue
@@ -226,8 +228,11 @@ class Task(LightningDataModule):
         """A hash of the test batches; empty where :meth:`fingerprint` holds what is scored."""
         if type(self).test_batches is Task.test_batches:
             return ""
-        pairs = ((repr(name).encode(), *bytes_of([batch])) for name, batch in self.test_batches())
-        return short_hash(itertools.chain.from_iterable(pairs))
+        parts: Iterator[tuple[bytes, ...]] = (
+            (repr(name).encode(), *bytes_of([batch() if callable(batch) else batch]))
+            for name, batch in self.test_batches()
+        )
+        return short_hash(itertools.chain.from_iterable(parts))
 
     def fingerprint(self) -> str:
         """A hash of the data: of the first training samples and the validation set.

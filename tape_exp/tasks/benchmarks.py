@@ -167,11 +167,9 @@ def load(
     """lm-eval's task objects with their documents: ``tasks``, ``groups`` and ``group_map`` by name.
 
     Args:
-        names: of tasks, groups or tags.
         folder: of YAMLs, from which their relative paths count; None: lm-eval's own, with data of
             the hub, or of its cache where the hub cannot be reached.
-        shots: solved examples before each question; null: the benchmark's own number, else 0. A
-            benchmark that fixes 0 keeps it, as in lm-eval.
+        shots: as of :class:`Benchmarks`; one that fixes 0 keeps it, as in lm-eval.
         needed: what benchmarks take that make their documents: :func:`ruler`.
     """
     own = {} if folder is None else {"include_path": folder, "include_defaults": False}
@@ -237,10 +235,8 @@ def metrics_of(result: dict[str, Any]) -> Measured:
     lengths = sorted(filter(str.isdecimal, {key.partition(",")[0] for key in result}), key=int)
     for metric in (*METRICS, *PERPLEXITIES, *lengths):
         scale = 1 if metric in PERPLEXITIES else 100
-        keys = [key for key in result if key.startswith(f"{metric},")]
+        keys = [k for k in result if k.startswith(f"{metric},") and result[k] != NOT_ASKED]
         for key in keys:
-            if metric in lengths and result[key] == NOT_ASKED:
-                continue
             error = result.get(key.replace(",", "_stderr,", 1))
             error = scale * float(error) if isinstance(error, int | float) else None
             metrics[metric if len(keys) == 1 else key] = scale * float(result[key]), error

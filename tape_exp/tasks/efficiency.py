@@ -8,20 +8,15 @@ from tape_exp.models.attention import Scores
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import Kinds
-from tape_exp.models.positions.alibi import ALiBi
+from tape_exp.models.positions import alibi, fire, nope, rope, t5, tape, xpos
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.positions.fire import FIRE
-from tape_exp.models.positions.nope import NoPE
-from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.positions.t5 import T5
-from tape_exp.models.positions.tape import TAPE
-from tape_exp.models.positions.xpos import XPos
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Arch, Count
 from tape_exp.tasks.base import NO_OPTIM, Model, Progress, Task
 
 VOCABULARY = 32_000  # Llama-2's
-UNSEEN = NoPE, RoPE, XPos, ALiBi, T5  # of their operations the paper's counter sees none
+# Of their operations the paper's counter sees none.
+UNSEEN = nope.NoPE, rope.RoPE, xpos.XPos, alibi.ALiBi, t5.T5
 
 
 class Efficiency(Task):
@@ -30,9 +25,6 @@ class Efficiency(Task):
     Metrics: ``count/parameters``; ``count/flops``, what this code computes in a forward pass of
     batch 1 with causal attention fused; of the paper's encodings ``count/macs_paper`` and
     ``count/flops_paper`` too, in the paper's convention. Times are those of ``benchmarks.speed``.
-
-    Args:
-        length: tokens of the forward pass.
     """
 
     trains = False
@@ -87,10 +79,10 @@ def added(position: PositionEncoding, T: int) -> tuple[int, int] | None:
     H, d, C = arch.heads, arch.head_dim, arch.width
     if type(position) in UNSEEN:
         return 0, 0
-    if type(position) is FIRE:  # the MLP on every pair
+    if type(position) is fire.FIRE:  # the MLP on every pair
         hidden = position.inner.out_features
         return T**2 * (hidden + hidden * H), T**2 * hidden
-    if type(position) is not TAPE:
+    if type(position) is not tape.TAPE:
         return None
     # Attention and ψ, for cosines and for sines; the einsums over heads.
     inner = position.update_net["wx"].shape[0] if position.feed_forward else 0

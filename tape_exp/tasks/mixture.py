@@ -17,17 +17,13 @@ from tape_exp.tasks.passkey import HIGHEST, Drawn, key_question, training_row
 from tape_exp.tasks.pretrain import Pretrain
 
 
-def _passkey(generator: random.Random) -> Question:
-    return key_question(generator.randint(1, HIGHEST), generator.random())
-
-
 def _fact(generator: random.Random) -> Question:
     text, right, _ = fact(generator, generator.randint(1, 4))
     return Question(lambda size: f"Question: {text(size)}\nAnswer:", right)
 
 
 KINDS: dict[str, Callable[[random.Random], Question]] = {
-    "passkey": _passkey,
+    "passkey": lambda draw: key_question(draw.randint(1, HIGHEST), draw.random()),
     "fact": _fact,
 }
 

@@ -137,7 +137,6 @@ class Passkey(Questions):
     ``passkey/…`` of :class:`Questions`.
 
     Args:
-        text: what a BPE is trained on where no checkpoint brings a tokenizer.
         new_tokens: of an answer: a key takes up to five in most tokenizers, and a space before it
             may take another.
     """
@@ -189,11 +188,9 @@ Drawn = tuple[Callable[[int], list[int]], list[int], Callable[[int, int], int]]
 
 
 def training_row(draw: Callable[[int], Drawn], length: int) -> tuple[list[int], list[int]]:
-    """A prompt and its answer, ``length`` + 1 tokens at most. One that does not fit is drawn again.
-
-    Args:
-        draw: of an attempt, what writes the prompt, the answer, and what draws the tokens that the
-            prompt may have from the least and the most.
+    """A prompt and its answer, ``length`` + 1 tokens at most. One that does not fit is drawn again:
+    ``draw`` gives, of an attempt, what writes the prompt, the answer, and what draws the tokens
+    that the prompt may have from the least and the most.
     """
     for attempt in range(100):
         write, answer, room = draw(attempt)

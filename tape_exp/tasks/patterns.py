@@ -17,11 +17,7 @@ class Patterns(Analysis):
 
     ``matrices`` of the evaluation: ``products@<layer>`` and ``attention@<layer>``, (T, T) each;
     encodings without a state have no products. The metric ``attention/distance@<layer>`` is how far
-    back the average query looks, in tokens.
-
-    Args:
-        layers: which to draw, counted from 1; those that the model lacks are left out, its last is
-            always drawn.
+    back the average query looks, in tokens. The last layer is always drawn.
     """
 
     def __init__(

@@ -45,13 +45,8 @@ class Windows:
 
 
 class Perplexity(TextTask):
-    """Perplexity of the model of ``checkpoint=``, or of an untrained one; nothing is trained.
-
-    Metrics: see :func:`perplexity`.
-
-    Args:
-        split: of ``text``, that is scored.
-        windows: see :class:`Windows`.
+    """Perplexity of the model of ``checkpoint=``, or of an untrained one, on a split of ``text``;
+    nothing is trained. Metrics: see :func:`perplexity`.
     """
 
     trains = False

@@ -57,11 +57,7 @@ def state_metrics(model: Model, tokens: Tensor, counts: Tensor) -> dict[str, flo
     ``state/size@<layer>``: the mean norm of a block of E, over that of the first layer.
     ``state/turn@<layer>``: the mean angle between a block of E and that of the first layer, in
     radians: where a block is one complex number, by how much its phase has changed. RoPE would have
-    1 and 0.
-
-    Args:
-        tokens: (B, T), the batch that is looked at.
-        counts: (B, T), which of them are no padding.
+    1 and 0. ``counts`` says which of the tokens, (B, T), are no padding.
     """
     first: dict[int, Tensor] = {}
     metrics = {}

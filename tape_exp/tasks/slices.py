@@ -47,26 +47,8 @@ def samples_of(
     return told
 
 
-class LazyBatches(Sequence[tuple[Any, Batch]]):
-    """Pairs (slice, batch) whose batches are made of an item of ``slices`` when they are asked for:
-    a large test set need not fit into memory, and each process makes only its own share.
-    """
-
-    def __init__(self, slices: Sequence[Any], make: Callable[[Any], Batch]) -> None:
-        self.slices, self.make = slices, make
-
-    def __len__(self) -> int:
-        return len(self.slices)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.slices[index], self.make(self.slices[index])
-
-
 def next_tokens(rows: np.ndarray, answer: np.ndarray) -> Batch:
-    """The batch of rows of tokens (B, T + 1) whose loss is on the tokens where ``answer`` is true.
-
-    Returns inputs (B, T) and labels (B, T), which are the next tokens, or IGNORE.
-    """
+    """Inputs (B, T) and labels of rows of tokens (B, T + 1), scored where ``answer`` is true."""
     tokens, kept = torch.from_numpy(rows).long(), torch.from_numpy(answer[:, 1:])
     return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~kept, IGNORE)}
 

@@ -3,44 +3,32 @@
 from typing import Any
 
 from tape_exp.settings.errors import one_of
-from tape_exp.tasks.battery.arithmetic import (
-    BinaryAddition,
-    BinaryMultiplication,
-    MultiAddition,
-    Multiplication,
-)
-from tape_exp.tasks.battery.formal import Dyck, ModularArithmetic, StackManipulation
-from tape_exp.tasks.battery.recall import AssociativeRecall, FlipFlop, IndirectIndexing, Induction
-from tape_exp.tasks.battery.scan import Scan
-from tape_exp.tasks.battery.strings import Copy, MissingDuplicate, Reverse, Sort
+from tape_exp.tasks.battery import arithmetic, formal, recall, scan, strings
 from tape_exp.tasks.sequences import SequenceTask
 
 PROBLEMS: dict[str, Any] = {
-    "copy": Copy,
-    "reverse": Reverse,
-    "sort": Sort,
-    "indirect_indexing": IndirectIndexing,
-    "mqar": AssociativeRecall,
-    "induction": Induction,
-    "flip_flop": FlipFlop,
-    "dyck_2": Dyck,
-    "modular_arithmetic": ModularArithmetic,
-    "stack": StackManipulation,
-    "missing_duplicate": MissingDuplicate,
-    "binary_addition": BinaryAddition,
-    "binary_multiplication": BinaryMultiplication,
-    "multi_addition": MultiAddition,
-    "multiplication": Multiplication,
-    "scan": Scan,
+    "copy": strings.Copy,
+    "reverse": strings.Reverse,
+    "sort": strings.Sort,
+    "indirect_indexing": recall.IndirectIndexing,
+    "mqar": recall.AssociativeRecall,
+    "induction": recall.Induction,
+    "flip_flop": recall.FlipFlop,
+    "dyck_2": formal.Dyck,
+    "modular_arithmetic": formal.ModularArithmetic,
+    "stack": formal.StackManipulation,
+    "missing_duplicate": strings.MissingDuplicate,
+    "binary_addition": arithmetic.BinaryAddition,
+    "binary_multiplication": arithmetic.BinaryMultiplication,
+    "multi_addition": arithmetic.MultiAddition,
+    "multiplication": arithmetic.Multiplication,
+    "scan": scan.Scan,
 }
 
 
 class Battery(SequenceTask):
-    """The class of :data:`PROBLEMS` that ``problem`` names; docs/battery.md lists them.
-
-    Args:
-        problem: its name.
-        settings: those of :class:`~tape_exp.tasks.sequences.SequenceTask`.
+    """The class of :data:`PROBLEMS` that ``problem`` names, with the settings of
+    :class:`~tape_exp.tasks.sequences.SequenceTask`; docs/battery.md lists them.
     """
 
     def __new__(cls, problem: str, **settings: Any) -> Any:
