@@ -100,9 +100,9 @@ def export_adapter(loaded: Loaded, folder: Path, base: str, name: str) -> None:
         raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
     method, own = loaded.config["peft"], loaded.config["model"]["scaling"]
     of_run = None if base_folder.is_dir() else run_config(base_folder)
-    given = of_run.model.scaling if of_run else read_config(base_folder).scaling
+    scaling = of_run.model.scaling if of_run else read_config(base_folder).scaling
     moved = method["interpolation"] != 1 or method["theta"] is not None
-    moved = moved or any(own[key] != value for key, value in given.items())
+    moved = moved or any(own[key] != value for key, value in scaling.items())
     export.save_adapter(
         loaded.model, folder, base, name, partial(with_results, loaded=loaded), moved
     )
@@ -118,8 +118,8 @@ def model_card(head: str, record: dict[str, Any], parameters: int, command: str)
     """
     config, git, metrics = record["config"], record["git"], record["metrics"]
     if record.get("llama") and "tokenizer" in config["task"]:  # the Llama brought its own
-        told = config["task"]["tokenizer"].items()
-        used = {key: value for key, value in told if key not in ("kind", "vocab")}
+        settings = config["task"]["tokenizer"].items()
+        used = {key: value for key, value in settings if key not in ("kind", "vocab")}
         config = config | {"task": config["task"] | {"tokenizer": used}}
     commits = ", then ".join(str(commit) for commit in (git["commit"], *git.get("later", ())))
     commits += ", with changes that are not committed" if git["dirty"] else ""

@@ -148,8 +148,8 @@ def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
     records = [one.record if isinstance(one, Loaded) else one for one in runs]
     if not records or not all(isinstance(one, dict) and "config" in one for one in records):
         raise ConfigError(
-            "compare takes runs, as te.load gives them, their records, and what te.evaluate gives "
-            "of a run; that of a decoder has no config."
+            "compare takes runs, their records, and what te.evaluate gives of a run; that of a "
+            "decoder has no config."
         )
     experiments: list[list[Record]] = []  # each with its seeds
     for record in records:

@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -95,19 +94,13 @@ def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int) -> list[str]:
     ids: list[str] = []
     for level in sorted({jobs[i].level for i in todo}):
         before = {array for i, (_, array) in queue.items() if jobs[i].level < level}
-        options = [f"--array={ranges([i for i in todo if jobs[i].level == level])}%{cap}"]
+        tasks = ",".join(str(i) for i in todo if jobs[i].level == level)
+        options = [f"--array={tasks}%{cap}"]
         if needed := sorted(before) + ids[-1:]:
             options.append(f"--dependency=afterany:{':'.join(needed)}")
         ids.append(slurm.sbatch([*options, str(sweep / "script.sh")]))
         print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
     return ids
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Task numbers as sbatch takes them: ``0-3,7``."""
-    groups = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    runs = [[number for _, number in group] for _, group in groups]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def sbatch_options(jobs: Sequence[SweepRun], words: Sequence[str]) -> dict[str, Any]:

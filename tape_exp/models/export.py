@@ -73,10 +73,10 @@ def save(
         (temporary / "README.md").write_text(text)
         if tokenizer is not None:
             bos, eos = map(tokenizer.backend.id_to_token, (tokenizer.bos, tokenizer.eos))
-            told: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
-            told |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
-            told |= {"model_max_length": decoder.arch.max_length, "chat_template": chat_template}
-            made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **told)
+            settings: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
+            settings |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
+            settings |= {"model_max_length": decoder.arch.max_length, "chat_template": chat_template}
+            made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **settings)
             made.save_pretrained(temporary)
 
 
@@ -167,12 +167,12 @@ def save_adapter(
         config.save_pretrained(str(temporary))
         if moved:
             path = temporary / "adapter_config.json"
-            told = json.loads(path.read_text()) | {MOVED: rope}
-            path.write_text(json.dumps(told, indent=2) + "\n")
+            settings_of_peft = json.loads(path.read_text()) | {MOVED: rope}
+            path.write_text(json.dumps(settings_of_peft, indent=2) + "\n")
         weights = {f"base_model.model.{key}": one for key, one in named.items()}
         save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
-        told = describe(_adapter_card(name or folder.name, base, rope))
-        (temporary / "README.md").write_text(told)
+        readme = describe(_adapter_card(name or folder.name, base, rope))
+        (temporary / "README.md").write_text(readme)
 
 
 def _adapter_card(name: str, base: str, rope: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ the end, DONE or FAILED. The path is a function of config and seed: the same com
 run, resumes it from its last checkpoint or says that it is done.
 """
 
-import hashlib
 import json
 import shutil
 import traceback
@@ -18,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.identity import identity_of, variant
 from tape_exp.runs.record import manifest
@@ -48,7 +47,7 @@ class RunDirectory:
         self.identity = identity_of(cfg)
         hashed = {key: self.identity[key] for key in self.identity if key != "checkpoint"}
         hashed |= {"checkpoint": title(self.start)} if self.start else {}
-        self.hash = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:10]
+        self.hash = short_hash([json.dumps(hashed, sort_keys=True)])[:10]
         place = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
         self.name = "-".join(place)
         self.path = Path(cfg.runs).expanduser().resolve().joinpath(*place)

@@ -94,9 +94,7 @@ def git_state() -> dict[str, Any]:
     return {"commit": commit, "dirty": commit and any(line.startswith(code) for line in lines)}
 
 
-def make_record(
-    run: "RunDirectory", fingerprint: str, metrics: dict[str, float], **facts: Any
-) -> Record:
+def make_record(run: "RunDirectory", **facts: Any) -> Record:
     """The record of a finished run: all that tables and figures need, small enough to commit."""
     made = json.loads((run.path / "manifest.json").read_text())
     config, words = without_folders(redact_tree(run.identity)), made["command"][1:]
@@ -109,9 +107,7 @@ def make_record(
         "config": config,
         "seed": run.cfg.seed,
         **{key: made[key] for key in made if key not in ("command", "config_hash")},
-        "data_fingerprint": fingerprint,
         **facts,
-        "metrics": metrics,
         "artifacts": sorted(p.name for p in run.artifacts.iterdir() if p.name[0] != "."),
     }
 

@@ -5,14 +5,13 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, where the run adapted 
 """
 
 import copy
-import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.machine.files import sha256, zip_is_sound
+from tape_exp.machine.files import sha256, short_hash, zip_is_sound
 from tape_exp.runs.identity import variant
 from tape_exp.settings import files
 from tape_exp.settings.construct import arguments_model, locate
@@ -171,11 +170,11 @@ def _hash_of_weights(path: Path, modified: int) -> str:
     import torch
 
     content = read_checkpoint(path)
-    digest = hashlib.sha256(str(content.get("base_weights")).encode())
+    parts: list[Any] = [str(content.get("base_weights"))]
     for name, value in sorted(content["state_dict"].items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
+        data = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+        parts += [f"{name} {value.dtype} {tuple(value.shape)}", data]
+    return short_hash(parts)
 
 
 def read_checkpoint(checkpoint: Path) -> dict[str, Any]:

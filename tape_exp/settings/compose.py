@@ -119,8 +119,7 @@ def complete(cfg: DictConfig) -> None:
         name = (cfg.get(group) or {}).get("name")
         if not re.fullmatch(r"[A-Za-z0-9_][\w.+×-]{0,99}", str(name)) or name is None:
             raise ConfigError(
-                f"{group}.name={name} must be a name of letters, digits and _ . + -; choose "
-                f"{group}=<a YAML of conf/{group}>."
+                f"{group}.name={name} must be of letters, digits and _ . + -; choose {group}=."
             )
     # The others' keys are checked where their objects are built.
     values = {key: None if key in ("model", "task", "scale", "peft") else cfg[key] for key in cfg}

@@ -23,11 +23,8 @@ GROUPS = ("tape_exp.positions", "tape_exp.tasks")
 @cache
 def packages() -> dict[str, Path]:
     """The packages that declare an entry point of ours or are searched, and their folders."""
-    names = {
-        entry.value.partition(":")[0].partition(".")[0]
-        for group in GROUPS
-        for entry in entry_points(group=group)
-    }
+    entries = [entry for group in GROUPS for entry in entry_points(group=group)]
+    names = {entry.module.partition(".")[0] for entry in entries}
     return {name: folder for name in sorted(names) if (folder := folder_of(name))}
 
 

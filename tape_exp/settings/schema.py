@@ -123,13 +123,9 @@ class Arch:
                 f"task.arch.heads={self.heads} is no multiple of kv_heads={self.kv_heads}."
             )
         if self.head_size is None and self.width % self.heads:
-            raise ConfigError(
-                f"task.arch.width={self.width} is not divisible by task.arch.heads={self.heads}."
-            )
+            raise ConfigError(f"task.arch.width={self.width} is no multiple of heads={self.heads}.")
         if self.head_dim % 2:
-            raise ConfigError(
-                f"task.arch.head_size, or width / heads, is {self.head_dim} and must be even."
-            )
+            raise ConfigError(f"task.arch: the head size is {self.head_dim} and must be even.")
 
     @property
     def head_dim(self) -> int:

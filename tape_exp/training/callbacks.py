@@ -14,7 +14,7 @@ from tape_exp.machine.hardware import peak_flops
 
 log = logging.getLogger("tape_exp")
 Item = TypeVar("Item")
-SHOWN = ("train/loss", "val/loss", "val/exact_match", "val/perplexity")
+FIGURES = ("train/loss", "val/loss", "val/exact_match", "val/perplexity")
 LINE_SECONDS = 10.0  # between two lines of progress
 
 
@@ -60,8 +60,8 @@ class StepReport(Callback):
             self.last_line = now
             each = (now - self.began) / max(step - self.first, 1)
             left = timedelta(seconds=round(each * (total - step)))
-            figures = trainer.progress_bar_metrics
-            latest = "  ".join(f"{k} {brief(float(figures[k]), 4)}" for k in SHOWN if k in figures)
+            values = trainer.progress_bar_metrics
+            latest = "  ".join(f"{k} {brief(float(values[k]), 4)}" for k in FIGURES if k in values)
             log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, each, left)
 
     def _measure(self, trainer: Trainer, module: Any, length: int) -> None:

@@ -68,8 +68,7 @@ def make_decoder(cfg: DictConfig, task: Task, blank: bool = False) -> Decoder:
     if cfg.trainer.frozen_bf16:
         if cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp":
             raise ConfigError(
-                "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed, and whole weights on "
-                "every device, as trainer.strategy=ddp has them."
+                "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed and no strategy=fsdp."
             )
         peft.freeze_in_bf16(decoder)
     return decoder

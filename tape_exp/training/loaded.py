@@ -121,8 +121,8 @@ class Loaded:
                     "and its keys, but those of task.arch and task.optim, scale.text and cache."
                 )
         other = any(word.startswith("task=") for word in overrides)
-        kept = ("scale", "seed", "task.arch" if other else "task")
-        words = [word for word in self.record["words"] if word.startswith(kept)]
+        own = ("scale", "seed", "task.arch" if other else "task")
+        words = [word for word in self.record["words"] if word.startswith(own)]
         cfg = compose_config([*words, "model=rope", *overrides])
         if self.checkpoint is not None:
             cfg = apply_llama_config(cfg, self.checkpoint)

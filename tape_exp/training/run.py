@@ -192,7 +192,7 @@ def run_record(
     }
     return make_record(
         run.directory,
-        task.data_fingerprint(),
+        data_fingerprint=task.data_fingerprint(),
         fingerprint_version=FINGERPRINT,
         metrics={**module.validation, **evaluation.metrics},
         parameters=decoder.parameter_count(),

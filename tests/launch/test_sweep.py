@@ -71,7 +71,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     assert "Submitted job 41" in printed
     assert f"tape-exp status {shlex.join(words)}" in printed
     folder = only_sweep(slurm / "runs")
-    assert calls(slurm, "sbatch") == [f"--parsable --array=1-2\\,5%2 {folder}/script.sh"]
+    assert calls(slurm, "sbatch") == [f"--parsable --array=1\\,2\\,5%2 {folder}/script.sh"]
     (asked,) = calls(slurm, "squeue")
     assert f"--name=tape_exp-{folder.name}" in asked
     assert "--me " in asked, "the tasks of others were asked for"
@@ -92,13 +92,13 @@ def test_the_list_of_runs_has_their_words_folders_and_steps(slurm):
 @pytest.mark.parametrize(
     ("queue", "submitted"),
     [
-        ("", ["--array=0-1%16", "--array=2-3%16 --dependency=afterany:41"]),
-        ("0 RUNNING 39\n1 PENDING 40\n", ["--array=2-3%16 --dependency=afterany:39:40"]),
+        ("", ["--array=0\\,1%16", "--array=2\\,3%16 --dependency=afterany:41"]),
+        ("0 RUNNING 39\n1 PENDING 40\n", ["--array=2\\,3%16 --dependency=afterany:39:40"]),
         (
             "1 RUNNING 40\n2 PENDING 38\n",
             ["--array=0%16", "--array=3%16 --dependency=afterany:40:41"],
         ),
-        ("2 PENDING 38\n", ["--array=0-1%16", "--array=3%16 --dependency=afterany:41"]),
+        ("2 PENDING 38\n", ["--array=0\\,1%16", "--array=3%16 --dependency=afterany:41"]),
     ],
 )
 def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitted):

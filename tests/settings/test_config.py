@@ -137,7 +137,7 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
         ("logger.mode=on", "logger.mode="),
         ("seed=-1", "seed=-1 should"),
         ("seeds=1", "seeds is not known. Did you mean 'seed'?"),
-        ("model.name=../x", "model.name=../x must be a name"),
+        ("model.name=../x", "model.name=../x must be of letters"),
         ("~task.name", "task.name=None"),
         ("+trainer.device=5", "trainer.device is not known. Did you mean 'devices'?"),
         ("+taks=5", "taks is not known. Did you mean 'task'?"),
