@@ -15,7 +15,6 @@ from tape_exp.machine.processes import first_process
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.metrics import Stopwatch, read_metrics
-from tape_exp.settings.naming import display_name, task_title
 from tape_exp.settings.redact import redact_tree
 
 log = logging.getLogger("tape_exp")
@@ -100,7 +99,7 @@ def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
     import wandb
 
     tags = [cfg.model.name, cfg.task.name, cfg.scale.name, *cfg.logger.tags]
-    title = f"{display_name(cfg.model.name)} on {task_title(cfg.task)}"
+    title = f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed}"
     settings = wandb.Settings(
         init_timeout=cfg.logger.timeout,
         finish_timeout=FINISH_SECONDS,
@@ -125,7 +124,7 @@ def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
                 group=f"{cfg.task.name}-{cfg.scale.name}",
                 config=redact_tree(run.identity),
                 tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
-                notes=cfg.logger.notes or f"{title}, scale {cfg.scale.name}, seed {cfg.seed}",
+                notes=cfg.logger.notes or title,
             )
         except Exception as error:
             log.warning("W&B could not begin a run %s: %r.", mode, error)

@@ -120,12 +120,16 @@ class Arch:
     def __post_init__(self) -> None:
         if self.heads % self.key_heads:
             raise ConfigError(
-                f"task.arch.heads={self.heads} is no multiple of kv_heads={self.kv_heads}."
+                f"task.arch.kv_heads={self.kv_heads} does not divide task.arch.heads={self.heads}."
             )
         if self.head_size is None and self.width % self.heads:
-            raise ConfigError(f"task.arch.width={self.width} is no multiple of heads={self.heads}.")
+            raise ConfigError(
+                f"task.arch.heads={self.heads} does not divide task.arch.width={self.width}."
+            )
         if self.head_dim % 2:
-            raise ConfigError(f"task.arch: the head size is {self.head_dim} and must be even.")
+            raise ConfigError(
+                f"task.arch.head_size, or width / heads, is {self.head_dim} and must be even."
+            )
 
     @property
     def head_dim(self) -> int:

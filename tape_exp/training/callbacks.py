@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, Trainer
 
 from tape_exp.drawing.terminal import brief
 from tape_exp.machine.hardware import peak_flops
@@ -34,14 +34,10 @@ class StepReport(Callback):
 
     every: int
     line_seconds: float = LINE_SECONDS
+    _first: tuple[int, float] | None = field(default=None, init=False)  # step, and its end
     _gauges: dict[str, float] = field(default_factory=dict, init=False)
     # step, time, time waited for data
     _since: tuple[int, float, float] | None = field(default=None, init=False)
-
-    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Begin to count."""
-        self.first, self.began = trainer.global_step, time.monotonic()
-        self.last_line = self.began
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Any, outputs: Any, batch: Any, index: int
@@ -56,9 +52,11 @@ class StepReport(Callback):
             self._measure(trainer, module, batch["inputs"].shape[1])
         module.report_step(self._gauges)
         now = time.monotonic()
-        if now - self.last_line > self.line_seconds or step == total:
-            self.last_line = now
-            each = (now - self.began) / max(step - self.first, 1)
+        if self._first is None:  # the step in which the model may have been compiled
+            self._first, self._last_line = (step, now), now
+        if now - self._last_line > self.line_seconds or step == total:
+            self._last_line, (first, began) = now, self._first
+            each = (now - began) / max(step - first, 1)
             left = timedelta(seconds=round(each * (total - step)))
             values = trainer.progress_bar_metrics
             latest = "  ".join(f"{k} {brief(float(values[k]), 4)}" for k in FIGURES if k in values)

@@ -84,7 +84,7 @@ def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
     ]
     assert started.display_name == directory.name
     assert list(started.tags) == ["rope", "arithmetic", "smoke", "mine"]
-    assert started.notes == "RoPE on arithmetic, scale smoke, seed 0"
+    assert started.notes == "rope on arithmetic, scale smoke, seed 0"
     charts = {key for row in logged for key in row if not key.startswith(("_", "test/heatmap"))}
     kinds = [json.loads(v) for row in logged for key, v in row.items() if key.endswith("/_type")]
     assert kinds.count("images/separated") == len(list(directory.artifacts.glob("*.png"))) >= 1

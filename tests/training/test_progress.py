@@ -9,15 +9,15 @@ from tape_exp.training.callbacks import StepReport
 
 def test_a_line_has_the_step_the_figures_and_the_time_left(caplog, monkeypatch):
     latest = {"train/loss": 0.00083, "val/exact_match": 45.0}
-    trainer = SimpleNamespace(max_steps=60, global_step=0, progress_bar_metrics=latest)
+    trainer = SimpleNamespace(max_steps=60, global_step=4, progress_bar_metrics=latest)
     trainer.accumulate_grad_batches, module = 1, SimpleNamespace(report_step=lambda gauges: None)
     progress = StepReport(every=1000, line_seconds=-1.0)
     clock = iter([0.0, 10.0])
     monkeypatch.setattr(callbacks.time, "monotonic", lambda: next(clock))
-    progress.on_train_start(trainer, module)
-    trainer.global_step = 20
+    progress.on_train_batch_end(trainer, module, None, None, 0)
+    trainer.global_step = 24
     with caplog.at_level(logging.INFO, "tape_exp"):
         progress.on_train_batch_end(trainer, module, None, None, 0)
-    (line,) = caplog.messages
-    assert line.startswith("step 20/60  train/loss 8.3e-04  val/exact_match 45.0000")
-    assert line.endswith("0.500 s/step  0:00:20 left")
+    *_, line = caplog.messages
+    assert line.startswith("step 24/60  train/loss 8.3e-04  val/exact_match 45.0000")
+    assert line.endswith("0.500 s/step  0:00:18 left")
