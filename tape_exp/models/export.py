@@ -73,10 +73,10 @@ def save(
         (temporary / "README.md").write_text(text)
         if tokenizer is not None:
             bos, eos = map(tokenizer.backend.id_to_token, (tokenizer.bos, tokenizer.eos))
-            settings: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
-            settings |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
-            settings |= {"model_max_length": decoder.arch.max_length, "chat_template": chat_template}
-            made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **settings)
+            words: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
+            words |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
+            words |= {"model_max_length": decoder.arch.max_length, "chat_template": chat_template}
+            made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **words)
             made.save_pretrained(temporary)
 
 
