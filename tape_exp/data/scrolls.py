@@ -55,14 +55,9 @@ def read(
     repository: str = "tau/scrolls",
     revision: str = "main",
 ) -> list[Example]:
-    """The examples of a split in the order of their first rows. Examples of one document share its
-    string.
-
-    Args:
-        source: ``hub`` (a zip a set, streamed), ``local`` (files under ``path``) or ``builtin``
-            (generated).
-        path: local: a folder with ``<dataset>/<split>.jsonl``, ``<split>.jsonl``, either also with
-            .gz, or ``<dataset>.zip``; or a file of rows.
+    """The examples of a split in the order of their first rows, generated (``builtin``), from
+    ``hub`` (a zip a set), or ``local``: a file of rows, or below ``path`` ``<dataset>.zip``,
+    ``<dataset>/<split>.jsonl`` or ``<split>.jsonl``, either also with .gz.
     """
     if source == "builtin":
         return _examples(dataset, builtin.scrolls_rows(dataset, split))
@@ -120,11 +115,8 @@ def encode(
     reference: int = 0,
 ) -> tuple[list[int], list[int]]:
     """Prompt and answer for training, of one of the references: at most ``max_length`` tokens, BOS
-    and the answer's EOS counted.
-
-    The answer is cut to ``answer_limit`` tokens (None: the set's), and to half of what BOS, closing
-    and EOS leave, so that a long summary does not take the place of the document it is of. The
-    document gets the rest.
+    and EOS counted. The answer is cut to ``answer_limit`` tokens (None: the set's), and to half of
+    what BOS, closing and EOS leave, so that a long summary leaves room for its document.
     """
     limit = DATASETS[example.dataset][1] if answer_limit is None else answer_limit
     spare = max(max_length - len(_closing(example, tokenizer)) - 2, 2)

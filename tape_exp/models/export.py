@@ -47,7 +47,6 @@ def save(
     Args:
         decoder: with merged adapters, if it had any.
         model: the section ``model`` of the run's config, resolved.
-        dtype: of the stored weights; None: the decoder's.
         describe: makes the README from the lines that load the model by its ``name``.
     """
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast

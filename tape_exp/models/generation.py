@@ -95,7 +95,6 @@ def generate(
         eos: each stops its row; None lets all run on.
         temperature: 0 takes the most likely token; above, samples from softmax(logits /
             temperature) by ``generator``.
-        sampler: for encodings that sample positions.
     """
     from torch.distributed.fsdp import FSDPModule
 

@@ -59,8 +59,7 @@ def trace(
     sampler: RowSampler | None = None,
 ) -> dict[int, Trace]:
     """A forward pass that keeps the attention probabilities and the position states of some layers,
-    counted from 1 (None: all), each as the layer uses it: layer 1 shows the initial state. A layer
-    takes 4 B H T² bytes.
+    counted from 1 (None: all), each as the layer uses it: layer 1 shows the initial state.
     """
     existing = range(1, decoder.arch.layers + 1)
     kept = set(existing if layers is None else layers)

@@ -1,7 +1,6 @@
 """What a task is: sizes of its model, an endless stream of samples, and an evaluation."""
 
 import dataclasses
-import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -228,11 +227,13 @@ class Task(LightningDataModule):
         """A hash of the test batches; empty where :meth:`fingerprint` holds what is scored."""
         if type(self).test_batches is Task.test_batches:
             return ""
-        parts: Iterator[tuple[bytes, ...]] = (
-            (repr(name).encode(), *bytes_of([batch() if callable(batch) else batch]))
-            for name, batch in self.test_batches()
-        )
-        return short_hash(itertools.chain.from_iterable(parts))
+
+        def parts() -> Iterator[str | bytes]:
+            for name, batch in self.test_batches():
+                yield repr(name)
+                yield from bytes_of([batch() if callable(batch) else batch])
+
+        return short_hash(parts())
 
     def fingerprint(self) -> str:
         """A hash of the data: of the first training samples and the validation set.

@@ -82,11 +82,8 @@ def perplexity(
     overlap give each the context of its place in the block. Bits per byte, Σ nll / (ln 2 · bytes)
     scaled to all tokens where windows overlap, does not depend on the tokenizer.
     ``<name>/unigram_perplexity`` is exp of the entropy of the set's own token counts: no model that
-    ignores the context does better.
-
-    Returns:
-        ``<name>/perplexity@<length>``, ``<name>/perplexity@<length>_stderr``,
-        ``<name>/bits_per_byte@<length>``, …
+    ignores the context does better. The others are ``<name>/perplexity@<length>``, ``…_stderr`` and
+    ``<name>/bits_per_byte@<length>``.
     """
     if len(tokens) < 2:
         raise ConfigError(

@@ -29,7 +29,6 @@ class RetrievalTraining(Questions):
     trained lengths and over longer ones, each with ``…_stderr``.
 
     Args:
-        train_length: tokens of a training prompt with its answer, at most.
         items: keys of a text, one of which is asked for.
         digits: of a number; of two digits there are 90.
         lengths: tokens; None: one, two and four times the trained length.

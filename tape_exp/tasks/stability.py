@@ -65,8 +65,7 @@ class Stability(Analysis):
 def shift_rows(
     decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[int], shift: int = 3
 ) -> dict[tuple[str, int], dict[str, float]]:
-    """:func:`changes` of some layers, counted from 1, when positions shift in two ways (table
-    shift).
+    """:func:`changes` of some layers, counted from 1, when positions shift in two ways:
 
     - ``add_tokens``: ``shift`` more BOS tokens come first. Compared are the pairs of original
       tokens, as they are: the probability that now falls on the new tokens is missing in their

@@ -81,7 +81,7 @@ class TextTask(Task):
         """Tokenise what the task reads."""
 
     def trained_tokens(self) -> int:
-        """The longest row that the weights have seen, as the checkpoint's run or the Llama says
+        """The longest row that the weights have seen, as the run or the Llama that they are of says
         where nothing is trained here; ``train_length`` where neither does.
         """
         begun = None if self.trains else self.surroundings.checkpoint

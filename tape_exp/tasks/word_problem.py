@@ -83,10 +83,8 @@ class WordProblem(Task):
         pass scores every place although the states before it are not shown.
         """
         key, size = seed_for(0, "test"), self.rows_per_batch
-        return [
-            ("words", self.stream(key, first, min(size, self.words - first), self.lengths[-1]))
-            for first in range(0, self.words, size)
-        ]
+        places = ((first, min(size, self.words - first)) for first in range(0, self.words, size))
+        return [("words", self.stream(key, *place, self.lengths[-1])) for place in places]
 
     def test_sampler(self, number: int) -> RowSampler:
         """Positions of a word are a function of its number, whatever the batch."""
