@@ -116,11 +116,9 @@ class Scores:
         q, k = precise(self.q), precise(self.k)
         with full_precision(q):
             logits = (q / math.sqrt(q.shape[-1])) @ k.mT
-            for bias in self.biases:
-                logits = logits.add_(self.addend(bias))
             # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
             hidden = logits.new_zeros(()).masked_fill(~self.visible(), float("-inf"))
-            return logits.add_(hidden).softmax(-1)
+            return logits.add_(sum(map(self.addend, self.biases), hidden)).softmax(-1)
 
     def addend(self, bias: Bias) -> Tensor:
         """What a bias adds: it broadcasts to (B, H, T, S)."""
