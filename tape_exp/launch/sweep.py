@@ -22,10 +22,10 @@ from tape_exp.launch.slurm import SweepRun, write_runs
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import INSTALLED, ROOT
+from tape_exp.settings.folders import HERE, INSTALLED, ROOT
 from tape_exp.training.from_config import blank_parts
 
-CLUSTER = ROOT / "conf" / "local" / "cluster.yaml"
+CLUSTER = HERE / "conf" / "local" / "cluster.yaml"
 LOCK_SECONDS = 60.0
 # SLURM sends USR1 two minutes before the end of the time: the run saves and ends with status 85.
 DEFAULTS = {"time": "240", "cpus-per-task": "2", "signal": "USR1@120", "requeue": "true"}

@@ -218,10 +218,10 @@ def attend(
 def choose(scores: Scores, carried: Tensor | None) -> str:
     """The backend that ``auto`` is, said once in the log of a run and kept in its record.
 
-    On a CPU the explicit softmax, but for rows of at least :data:`CPU_SDPA_FROM` tokens to which
-    torch's fused kernel brings its gradients. On a GPU torch's fused kernels, but in training and
-    prefill flash-attn for ALiBi's slopes, if it is installed, and FlexAttention for other biases
-    and windows; up to :data:`DENSE_UP_TO` tokens learned biases by distance are dense.
+    On a CPU the explicit softmax below :data:`CPU_SDPA_FROM` tokens, with a carried state and where
+    a bias needs gradients, else torch's fused kernel. On a GPU torch's fused kernels, but in
+    training and prefill flash-attn for ALiBi's slopes, if it is installed, and FlexAttention for
+    other biases and windows; up to :data:`DENSE_UP_TO` tokens learned biases by distance are dense.
     """
     q, T, biases = scores.q, scores.q.shape[2], scores.biases
     slopes, carries, device = scores.slopes is not None, carried is not None, q.device.type

@@ -16,7 +16,6 @@ from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.plugins import names_in, yaml_of
 
-SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "ladder", "small", "paper")
 DEFAULT = {"smoke": None, "small": "a GPU", "paper": "a GPU"}
 COLUMN = {
     *("metric", "paper", "text", "show", "lead", "unigram"),  # what is in its cells
@@ -42,7 +41,8 @@ class Artifact:
     at: dict[str, list[str]] = field(default_factory=dict)  # scale -> further ones, of bases too
     values: dict[str, dict[str, str]] = field(default_factory=dict)  # scale -> {name} in overrides
     claim: dict[str, Any] = field(default_factory=dict)  # tape_exp.paper.verdicts has its keys
-    scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))  # -> what it needs
+    # scale, the smallest first -> what it needs
+    scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))
     place: dict[str, str] = field(default_factory=dict)  # what pages call a scale
     trainer: str = "gpu"  # for the paper's scale
     caption: str = ""  # what was measured and how; {task.train_length} is a key of its records

@@ -7,7 +7,7 @@ from typing import Any
 from tabulate import tabulate
 
 from tape_exp.paper import claims
-from tape_exp.paper.artifact import SCALES, Artifact, load, names
+from tape_exp.paper.artifact import Artifact, load, names
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.records import Record
 from tape_exp.paper.tables import Cell, Column, Table
@@ -29,8 +29,7 @@ def judged(
     for artifact in map(load, names()):
         every = [View(artifact, scale, records) for scale in artifact.scales]
         shown = [view for view in every if view.table is not None]
-        largest_first = sorted(shown, key=lambda view: -SCALES.index(view.scale))
-        verdicts = [(view.scale, verdict(view)) for view in largest_first]
+        verdicts = [(view.scale, verdict(view)) for view in reversed(shown)]
         tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
         none = View(artifact, next(iter(artifact.scales)), [])
         yield artifact, shown, [*tested, *verdicts, ("", verdict(none))][0]

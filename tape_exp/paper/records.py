@@ -146,12 +146,16 @@ def keys_of(record: Record) -> dict[str, Any]:
 def where(words: Iterable[str]) -> dict[str, Any]:
     """What overrides ask of a record: ``{"model": "rope", "task.optim.lr": 0.001}``."""
     pairs = (word.lstrip("+").partition("=")[::2] for word in words)
-    return {key: number(text) for key, text in pairs}
+    return {k: v for key, text in pairs for k, v in flat(number(text), key).items()}
 
 
 @cache
 def number(text: str) -> Any:
     """The value of an override; YAML 1.1 takes ``1e-3`` for a word."""
+    if text.startswith("{"):
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+
+        return OverridesParser.create().parse_override(f"key={text}").value()
     is_float = re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", text)
     return float(text) if is_float else yaml.safe_load(text)
 
@@ -169,7 +173,7 @@ def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
     and how fast it ran: it is a run of another experiment.
     """
     known = {"scale", "seed", *asked}
-    words = (word.partition("=")[0] for word in record.get("words", ()))
+    words = where(record.get("words", ()))
     return any(
         key not in known and (not key.startswith(PLACES) or key == "trainer.precision")
         for key in words

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from tape_exp.paper.artifact import SCALES, Artifact, load, names
+from tape_exp.paper.artifact import Artifact, load, names
 from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.plugins import names_in
 
 
 def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
@@ -31,7 +32,8 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
     settings, extra = split_words(words, ("scale", "seeds"))
     if wrong := [word for word in extra if word.lstrip("+").startswith("seed=")]:
         raise ConfigError(f"{wrong[0]}: this command takes seeds=, one or several as in seeds=0,1.")
-    one_of("scale", scale := settings.get("scale", "smoke"), SCALES)
+    known = [*names_in("scale"), "ladder"]  # the rungs together, which only artifacts have
+    one_of("scale", scale := settings.get("scale", "smoke"), known)
     seeds = settings.get("seeds", "0").split(",")
     if not all(seed.isdigit() for seed in seeds) or len({*seeds}) < len(seeds):
         raise ConfigError(

@@ -140,10 +140,16 @@ def _composed(*overrides: str) -> dict[str, Any]:
 
 
 def differences(composed: Any, wanted: Any, key: str) -> list[str]:
-    """The words that turn a node, ``composed`` at ``key``, into what is ``wanted``; keys that only
-    one of the two has are left as they are.
+    """The words that turn a node, ``composed`` at ``key``, into what is ``wanted``; keys that it
+    lacks get a plus.
     """
-    if isinstance(composed, dict) and isinstance(wanted, dict) and composed:
-        pairs = {f"{key}.{name}".lstrip("."): name for name in wanted if name in composed}
-        return [w for k, n in pairs.items() for w in differences(composed[n], wanted[n], k)]
-    return [] if composed == wanted else [f"{key}={literal(wanted)}"]
+    if not (isinstance(composed, dict) and isinstance(wanted, dict) and composed):
+        return [] if composed == wanted else [f"{key}={literal(wanted)}"]
+    words = []
+    for name, value in wanted.items():
+        dotted = f"{key}.{name}".lstrip(".")
+        known = name in composed
+        words += (
+            differences(composed[name], value, dotted) if known else [f"+{dotted}={literal(value)}"]
+        )
+    return words

@@ -1,6 +1,6 @@
 """Objects from sections of a config: pydantic checks keys, types and ranges against the class.
 
-The schema of an open section (``model``, ``task``, ``peft``, an artifact) is the constructor of the
+The schema of an open section (``model``, ``task``, ``peft``) is the constructor of the
 class that ``_target_`` names.
 """
 

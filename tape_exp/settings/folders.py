@@ -11,5 +11,6 @@ INSTALLED = (PACKAGE / "conf").is_dir()  # from a wheel
 ROOT = PACKAGE if INSTALLED else PACKAGE.parent
 CONF = ROOT / "conf"
 INSIDE = not INSTALLED and Path.cwd().is_relative_to(ROOT)  # the clone
-RESULTS = (ROOT if INSIDE else Path.cwd()) / "results"
+HERE = ROOT if INSIDE else Path.cwd()  # where what a command writes is
+RESULTS = HERE / "results"
 RECORDS = RESULTS / "records"

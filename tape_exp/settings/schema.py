@@ -1,7 +1,7 @@
 """The schema of a run's configuration and the checks that cross its keys.
 
-Fixed sections (``trainer``, ``logger``, ``debug``) are dataclasses, so that Hydra itself refuses an
-unknown key or a wrong type. ``model``, ``task`` and ``peft`` are open: their schema is the
+Fixed sections (``trainer``, ``logger``, ``debug``) are dataclasses, against which pydantic checks
+keys and types. ``model``, ``task`` and ``peft`` are open: their schema is the
 constructor of the class that ``_target_`` names (:func:`~tape_exp.settings.construct.build`).
 Nothing here imports torch or Hydra.
 """
@@ -92,7 +92,7 @@ class Config:
     # a run's folder, a .ckpt, or a task: its run of this model, scale and seed
     checkpoint: str | None = None
     runs: str = "runs"
-    cache: str = "cache"  # tokens, tokenizers and times of attention, shared by all runs
+    cache: str = "cache"  # tokens and trained tokenizers, shared by all runs
 
 
 @dataclass(frozen=True)

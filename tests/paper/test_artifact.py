@@ -110,6 +110,8 @@ def test_a_run_with_further_settings_stays_out_of_the_table():
     assert view(known).table.rows[0]["ours"].number == 20.0
     asked = view(known, overrides=["task=arithmetic", "task.optim.max_steps=4"])
     assert asked.table.rows[0]["ours"].number == 90.0
+    mine["words"][2] = "+model.window=4"
+    assert view(known).table.rows[0]["ours"].number == 20.0
     lacking = view(known, overrides=["task=arithmetic", "+model.window=4"])
     assert not any(lacking.runs(row) for row in lacking.rows)
 

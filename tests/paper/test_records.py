@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tape_exp.paper.records import add_records, fits, keys_of, read_records, where
+from tape_exp.runs.identity import identity_of
+from tape_exp.runs.record import words_of
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tests.paper.fakes import record, runs
@@ -42,6 +44,7 @@ def test_a_record_fits_what_its_config_has():
     keys = keys_of(runs("rope", [20.0], task={"optim": {"lr": 0.001}})[0])
     assert fits(keys, where(["model=rope", "task=arithmetic", "task.optim.lr=1e-3"]))
     assert not fits(keys, where(["task.optim.new=3"]))
+    assert where(["task.rows={text:8,passkey:2}"]) == {"task.rows.text": 8, "task.rows.passkey": 2}
     assert fits(keys, where(["scale.text=local", "logger=none"]))
     assert not fits(keys, where(["task.optim.lr=0.003"]))
     assert fits(keys, where(["trainer.precision=32-true"]))
@@ -50,6 +53,11 @@ def test_a_record_fits_what_its_config_has():
 def test_scrolls_are_one_file_and_one_task():
     one = record("rope", 0, {"a": 1.0}, task={"name": "scrolls_qasper", "dataset": "qasper"})
     assert keys_of(one)["task"] == "scrolls"
+
+
+def test_words_keep_a_key_that_the_yaml_lacks():
+    words = words_of(identity_of(compose_config(["model=rope", "+model.window=4"])))
+    assert "+model.window=4" in words
 
 
 @pytest.mark.slow
