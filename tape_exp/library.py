@@ -71,18 +71,19 @@ def build(
     return make_decoder(cfg, made), made
 
 
-def train(*overrides: str, quiet: bool = False) -> Loaded:
+def train(*overrides: str, quiet: bool = False, **choices: Any) -> Loaded:
     """Train and evaluate what ``tape-exp train <overrides>`` would, and return the run.
 
     A run that is finished already is not repeated; one that was interrupted is resumed.
 
     Args:
         quiet: print nothing; the run's log.txt has all lines.
+        choices: ``model="tape"`` is the override ``"model=tape"``.
 
     Raises:
         ConfigError: the config cannot run; nothing was begun.
     """
-    cfg = compose_config(overrides)
+    cfg = compose_config([*overrides, *(f"{key}={value}" for key, value in choices.items())])
     out, err = (io.StringIO(), io.StringIO()) if quiet else (sys.stdout, sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
         run(cfg)
@@ -148,8 +149,8 @@ def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
     records = [one.record if isinstance(one, Loaded) else one for one in runs]
     if not records or not all(isinstance(one, dict) and "config" in one for one in records):
         raise ConfigError(
-            "compare takes runs, their records, and what te.evaluate gives of a run; that of a "
-            "decoder has no config."
+            "compare takes runs, one argument each, their records, and what te.evaluate gives of a "
+            "run; that of a decoder has no config."
         )
     experiments: list[list[Record]] = []  # each with its seeds
     for record in records:

@@ -129,7 +129,7 @@ def test_a_model_is_evaluated_on_its_own_task_a_longer_one_and_another(loaded):
             "symbols are not the 14 that the model was trained",
         ),
         *(
-            ([word], f"{word} says nothing of how this run is evaluated")
+            ([word], f"{word} cannot change in an evaluation")
             for word in (
                 *("task.arch.layers=6", "scale=paper", "task.optim.lr=4", "model=rope"),
                 *("seed=5", "checkpoint=/none"),

@@ -72,6 +72,8 @@ class Text:
                     done += 1
             except Exception as error:  # whatever a codec or parser raises on broken content
                 why = f"{error!r}. Fetch the file again, or remove it."
+                if isinstance(error, KeyError):
+                    why = f"a row has no field {error}; column= of this text names the right one."
                 why = reason(error) if url.startswith("hf://") else why
                 raise ConfigError(f"{url} cannot be read after {done} documents: {why}") from error
 
@@ -118,7 +120,7 @@ class Text:
             if names := [str(f) for f in found if not any(p.startswith(".") for p in parts[f])]:
                 return names
         raise ConfigError(
-            f"text {self.name}: no file of the split {split} in {self.path}. Set its path to a "
+            f"text {self.name}: no file of the split {split} in {self.path}. Set its path= to a "
             f"folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt, or its files.{split} to "
             "other patterns. scale.text=builtin needs none."
         )

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     files = sorted(args.runs.resolve().glob(".sweeps/*/jobs.tsv"), key=lambda f: f.stat().st_mtime)
     if not files:
-        raise ConfigError(f"no sweep was submitted to {args.runs}; --runs names another folder.")
+        raise ConfigError(f"SLURM has no sweep of {args.runs}; --runs names another folder.")
     for file in files:
         print_sweep(read_runs(file.parent), file.parent)
     return 0

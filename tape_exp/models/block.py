@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import Scores, Window, attend, full_precision, precise
+from tape_exp.models.attention import Bias, Scores, Window, attend, full_precision, precise
 from tape_exp.models.positions.base import PositionEncoding, Tokens, for_heads
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, AttentionConfig
 
 if TYPE_CHECKING:
@@ -123,6 +124,11 @@ class Block(nn.Module):
         with full_precision(x_BTC):
             found = self.position.bias(precise(q), precise(k), x_BTC, context.positions_BS)
             biases = found if isinstance(found, list) else [] if found is None else [found]
+            if wrong := [type(bias).__name__ for bias in biases if not isinstance(bias, Bias)]:
+                raise ConfigError(
+                    f"{type(self.position).__name__}.bias gave a {wrong[0]}; it gives ByDistance, "
+                    "ByKey, ByPosition or Dense, a list of these, or None."
+                )
             positions = None if context.consecutive else context.positions_BS
             q, k = q.transpose(1, 2), for_heads(k, q.shape[2]).transpose(1, 2)
             padding = context.padding_B

@@ -105,7 +105,7 @@ def every_parameter_learns(model: Model) -> None:
         for name, parameter in decoder.named_parameters():
             if parameter.requires_grad:
                 grad = parameter.grad
-                require(grad is not None, f"{name} takes no part in the logits {when}.")
+                require(grad is not None, f"{name} takes no part in the logits.")
                 assert grad is not None
                 require(grad.isfinite().all(), f"the gradient of {name} is not finite {when}.")
                 learns = weights == bf16 or grad.any()
@@ -171,7 +171,9 @@ def shifted_positions(model: Model) -> str:
 
 @torch.no_grad()
 def cached_decoding_is_full_decoding(model: Model) -> None:
-    """Logits of a row at once, in parts and token by token are equal to 1e-4."""
+    """Logits of a row at once, in parts and token by token are equal to 1e-4. An encoding that
+    needs all earlier tokens says ``cacheable = False``.
+    """
     decoder, tokens = random_decoder(model).eval(), rows(3, 15)
     for chunks in ([5, 1, 1, 8], [1] * 15):
         cache = new_cache(decoder, 15, None, 3, RowSampler(5))

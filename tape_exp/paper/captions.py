@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tape_exp.paper.view import View
 
 KNOWS_DIGITS = "†"
-TWO_SEEDS = "Two seeds: the mean, and both values in brackets."
+TWO_SEEDS = "Where there are two seeds, brackets hold the value of each."
 
 
 def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:

@@ -94,27 +94,35 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         for one in filter(_sets_value, parsed):
             adds = one.is_add() or one.is_force_add()
             OmegaConf.update(cfg, one.key_or_group, one.value(), force_add=adds)
-        complete(cfg)
+        complete(cfg, words)
     except USER_ERRORS as error:
         raise ConfigError(explain(error, words)) from error
     return cfg
 
 
-def complete(cfg: DictConfig) -> None:
-    """Write out the pattern of layers in a config that Hydra has composed; check the sections that
-    every run has, and the names that become folders.
+def complete(cfg: DictConfig, words: Sequence[str]) -> None:
+    """Write out the pattern of layers in a config that Hydra has composed of these words; check the
+    sections that every run has, and the names that become folders.
 
     Raises:
         ConfigError: which key is wrong, and what would be right.
     """
+    given = dict(word.lstrip("+").partition("=")[::2] for word in words)
+    for key in (key for key in given if key.endswith(".path")):
+        if OmegaConf.select(cfg, f"{key[:-5]}.source", default="local") != "local":
+            raise ConfigError(f"{key} is not read: add scale.text=local for local files.")
+    if given.get("model", cfg.model.name) != cfg.model.name and "model.name" not in given:
+        own = given["model"]
+        raise ConfigError(f"{own}.yaml holds name: {cfg.model.name}; write name: {own}.")
     if isinstance(model := cfg.get("model"), DictConfig) and "layers" in model:
         entries = [_entry(one, f"model.layers.{i}") for i, one in enumerate(model.layers or ())]
         if not entries:
             raise ConfigError("model.layers must be a list of encodings, as in model=[rope,nope].")
         with open_dict(model):
             model.layers = entries
-            if model.name == UNNAMED:
-                model.name = pattern_name(entries)
+            if model.name == UNNAMED:  # rope×3+nope: equal neighbours once, with their number
+                equal = [(one.get("name"), len([*run])) for one, run in itertools.groupby(entries)]
+                model.name = "+".join(f"{name}×{n}" if n > 1 else f"{name}" for name, n in equal)
     for group in GROUPS:
         name = (cfg.get(group) or {}).get("name")
         if not re.fullmatch(r"[A-Za-z0-9_][\w.+×-]{0,99}", str(name)) or name is None:
@@ -140,14 +148,6 @@ def spell_out(words: Sequence[str]) -> list[str]:
         layers = re.fullmatch(r"model=(\[.*\])", word)
         spelled += [f"model={UNNAMED}", f"model.layers={layers[1]}"] if layers else [word]
     return spelled
-
-
-def pattern_name(layers: Sequence[dict[str, Any]]) -> str:
-    """``rope×3+nope``: the names of equal neighbours once, with their number."""
-    runs = [list(run) for _, run in itertools.groupby(layers)]
-    return "+".join(
-        str(run[0].get("name")) + (f"×{len(run)}" if len(run) > 1 else "") for run in runs
-    )
 
 
 def pattern_words(model: dict[str, Any]) -> list[Any]:

@@ -105,7 +105,7 @@ class Task(LightningDataModule):
         number_of = {symbol: token for token, symbol in enumerate(self.vocabulary)}
         if unknown := [symbol for symbol in symbols if symbol not in number_of]:
             raise ConfigError(
-                f"{unknown[0]!r} is no symbol of the task; its symbols are "
+                f"{unknown[0]!r} is not a symbol of the task; its symbols are "
                 f"{' '.join(self.vocabulary)}"
             )
         return [number_of[symbol] for symbol in symbols]

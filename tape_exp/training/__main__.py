@@ -36,7 +36,7 @@ def train(cfg: DictConfig) -> None:
     from tape_exp.machine.preemption import Preempted, ignore_signals
 
     try:
-        complete(cfg)
+        complete(cfg, overrides.task)
         from tape_exp.training.run import run  # imports torch: a mistake above is answered sooner
 
         run(cfg)

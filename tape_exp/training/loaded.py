@@ -117,7 +117,7 @@ class Loaded:
         for word in overrides:
             if not re.match(r"\+*(task(?!\.arch|\.optim)|scale\.text|cache)\b", word):
                 raise ConfigError(
-                    f"{word} says nothing of how this run is evaluated; overrides may set task= "
+                    f"{word} cannot change in an evaluation; overrides may set task= "
                     "and its keys, but those of task.arch and task.optim, scale.text and cache."
                 )
         other = any(word.startswith("task=") for word in overrides)
@@ -137,9 +137,8 @@ class Loaded:
     def _ids(self, text: str | Sequence[int]) -> list[int]:
         ids = self.task.encode(text) if isinstance(text, str) else list(map(int, text))
         vocabulary, reach = self.task.arch.vocab, self.model.reach
-        if not 0 < len(ids) <= (reach or len(ids)):
-            most = f"{reach} tokens" if reach else "any number of tokens"
-            raise ConfigError(f"a text has from 1 to {most}; this one has {len(ids)}.")
+        if not ids or len(ids) > (reach or len(ids)):
+            raise ConfigError(f"a text has 1 to {reach or 'any number of'} tokens, not {len(ids)}.")
         if wrong := [number for number in ids if not 0 <= number < vocabulary]:
             raise ConfigError(f"{wrong[0]} is no token: they are from 0 to {vocabulary - 1}.")
         return ids

@@ -142,10 +142,10 @@ def print_plan(cfg: DictConfig) -> None:
     ways = {"activations kept": False, "recomputed": True} if task.trains else {"evaluation": False}
     needs = [memory(decoder, task, devices, way) for way in ways.values()]
     rows = {f"GiB of {part}": [need[part] / 2**30 for need in needs] for part in needs[0]}
-    rows["GiB a device"] = [sum(parts) for parts in zip(*rows.values(), strict=True)]
+    rows["GiB per device"] = [sum(parts) for parts in zip(*rows.values(), strict=True)]
     if task.trains:
-        rows["FLOPs a token"] = [flops_per_token(decoder, task, way) for way in ways.values()]
-        rows["FLOPs"] = [tokens(task) * flops for flops in rows["FLOPs a token"]]
+        rows["FLOPs per token"] = [flops_per_token(decoder, task, way) for way in ways.values()]
+        rows["FLOPs"] = [tokens(task) * flops for flops in rows["FLOPs per token"]]
         rows["hours"] = [hours(flops, devices.count * devices.peak) for flops in rows["FLOPs"]]
     trainable = sum(x.numel() for x in decoder.parameters() if x.requires_grad)
     print(
@@ -161,5 +161,5 @@ def print_plan(cfg: DictConfig) -> None:
         print(f"{name:34}", *(f"{value:17,.3g}" for value in values))
     if not devices.cpu:
         way = int(task.trains and cfg.trainer.checkpoint_activations)
-        fits = "fits" if rows["GiB a device"][way] * 2**30 <= devices.memory else "does not fit"
+        fits = "fits" if rows["GiB per device"][way] * 2**30 <= devices.memory else "does not fit"
         print(f"\nIt {fits} into the {devices.memory / 2**30:.0f} GiB of a device, {devices.name}.")

@@ -14,8 +14,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tape-exp tune",
         description="Search keys of the config with Optuna, on validation only, with equally many "
-        "trials for each model. The same command resumes after a kill, and given several times at "
-        "once it is several workers of one search.",
+        "trials for each model. The same command resumes after a kill, and run several times at "
+        "once it has several workers.",
         epilog="Example: tape-exp tune model=rope,tape task=arithmetic space=rates trials=12",
     )
     words = "model= | task= | space= | trials= | seeds= | metric= | pruner= | key=value"

@@ -90,7 +90,7 @@ def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
 
 def test_where_no_sweep_was_submitted(tmp_path, capsys):
     assert status.main(["--runs", str(tmp_path)]) == 2
-    assert f"no sweep was submitted to {tmp_path}" in capsys.readouterr().err
+    assert f"SLURM has no sweep of {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

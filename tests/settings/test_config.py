@@ -68,7 +68,7 @@ def test_a_mistake_is_one_sentence_with_its_key_and_the_nearest_word(words, part
             "task.optim.lr=2e-3",
             "runs='a b'",
         ],
-        ["task=extend", "text@task.text=pg19", "task.text.path=${runs}/text", "peft=lora"],
+        ["task=extend", "text@task.text=pg19", "task.text.column=${runs}/text", "peft=lora"],
         ["task=arithmetic", "+model.toy=1", "~task.test_digits", "seed=2", "++task.more=3"],
     ],
 )
@@ -141,6 +141,7 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
         ("~task.name", "task.name=None"),
         ("+trainer.device=5", "trainer.device is not known. Did you mean 'devices'?"),
         ("+taks=5", "taks is not known. Did you mean 'task'?"),
+        ("task=c4 task.text.path=mine", "add scale.text=local"),
     ],
 )
 def test_choices_and_ranges_of_the_fixed_sections(words, part):

@@ -71,10 +71,14 @@ def test_a_package_comes_in_by_its_entry_point_or_by_hydras_search_path(site, en
 
 @pytest.mark.slow
 def test_the_check_of_a_package_names_it_with_its_version_if_it_has_one(site, capsys):
-    put(site, {"conf/model/their_rope.yaml": "# display: Their RoPE\ndefaults: [rope]\n"})
+    yaml = "# display: Their RoPE\ndefaults: [rope, _self_]\nname: their_rope\n"
+    put(site, {"conf/model/their_rope.yaml": yaml})
     (site / "theirs" / "encoding.py").write_text(
         "from tape_exp.models.positions.rope import RoPE\nclass Theirs(RoPE): pass\n"
     )
+    put(site, {"conf/model/steep.yaml": "defaults: [rope]\n"})
+    with pytest.raises(ConfigError, match="holds name: rope; write name: steep"):
+        compose_config(["model=steep", SEARCHED.replace("my_pe", "theirs")])
     words = ["model=their_rope", "model._target_=theirs.encoding.Theirs"]
     assert check.main([*words, "hydra.searchpath=[pkg://theirs.conf]"]) == 0
     assert "theirs.encoding.Theirs, of the package theirs\n" in capsys.readouterr().out

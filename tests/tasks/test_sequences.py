@@ -35,7 +35,7 @@ def test_symbols_and_a_sample_are_a_task():
     labels = task.test_batches()[0][1]["labels"]
     assert (labels[:, :4] == IGNORE).all()
     assert (labels[:, 4:] != IGNORE).all()
-    with pytest.raises(ConfigError, match="'9' is no symbol of the task"):
+    with pytest.raises(ConfigError, match="'9' is not a symbol of the task"):
         task.encode("a9|")
 
 

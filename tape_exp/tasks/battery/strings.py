@@ -17,7 +17,7 @@ class Copy(SequenceTask):
     ``copy`` is their duplicate string without the first copy, which is the input.
     """
 
-    summary = "write a string again"
+    summary = "repeat a string"
     unit = "letters"
     symbols = "|01"
     tokens, numbers = (2, 2), (1, 0)
