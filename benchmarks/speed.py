@@ -26,7 +26,7 @@ from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.layers import Kinds
-from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.settings.commands import command
@@ -248,7 +248,9 @@ class SeparateTAPE(TAPE):
             rotated.append(x * cos + torch.cat([-imaginary, real], -1) * sin)
         return rotated[0], rotated[1]
 
-    def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+    def update(
+        self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: LayerOutputs
+    ) -> Tensor:
         """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, literally, for the cosines and for the sines."""
         assert state is not None
         assert averaged_BTHE is not None

@@ -59,9 +59,9 @@ class Preemption:
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.received is None:
             self.received = signal.Signals(number).name
-            self.wait(self.waits)
+            self.defer_signals(self.waits)
 
-    def wait(self, waits: bool) -> None:
+    def defer_signals(self, waits: bool) -> None:
         """Whether a signal waits for the end of the step from now on."""
         self.waits = waits
         leaves = first_process() or "SLURM_PROCID" in os.environ

@@ -13,7 +13,7 @@ from torch.nn.utils import skip_init
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import Bias, Scores, Window, attend, full_precision, precise
-from tape_exp.models.positions.base import PositionEncoding, Tokens, for_heads
+from tape_exp.models.positions.base import LayerOutputs, PositionEncoding, for_heads
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, AttentionConfig
 
@@ -116,7 +116,7 @@ class Block(nn.Module):
         if self.updates_state:
             with full_precision(x_BTC):
                 averaged = None if averaged is None else precise(averaged)
-                made = Tokens(x, precise(attention), precise(mlp))
+                made = LayerOutputs(x, precise(attention), precise(mlp))
                 state = position.update(state, averaged, made)
         return x_BTC + mlp, state
 

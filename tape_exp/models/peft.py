@@ -15,7 +15,7 @@ from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import Scores, attend
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import PositionEncoding, Tokens, for_heads
+from tape_exp.models.positions.base import LayerOutputs, PositionEncoding, for_heads
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE, Theta
 from tape_exp.settings.construct import arguments_model, locate
@@ -176,7 +176,7 @@ def begins_as_rope(position: PositionEncoding) -> bool:
     state = position.start(places)
     carried = position.carry(state)
     averaged = None if carried is None else carried.expand(1, T, arch.heads, -1)
-    after = position.update(state, averaged, Tokens(x, x, x))
+    after = position.update(state, averaged, LayerOutputs(x, x, x))
     pairs = [logits] if after is None or state is None else [logits, [after, state]]
     return all(one.allclose(other, atol=1e-4) for one, other in pairs)
 

@@ -19,7 +19,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
 from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
-from tape_exp.tasks.slices import Scores, next_tokens, split_means
+from tape_exp.tasks.slices import RowScores, next_tokens, split_means
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
@@ -120,7 +120,7 @@ class Arithmetic(Task):
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         return super().score_rows(logits, labels) | sum_scores(logits, labels)
 
-    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+    def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         evaluation = super().summarise(scores)
         evaluation.metrics |= fault_metrics(scores, self.is_trained)
         return evaluation
@@ -204,7 +204,7 @@ def sum_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def fault_metrics(
-    scores: Mapping[Any, Scores], is_trained: Callable[[Any], bool]
+    scores: Mapping[Any, RowScores], is_trained: Callable[[Any], bool]
 ) -> dict[str, float]:
     """``forced/<split>/exact_match`` in percent, and ``failures/<split>/<fault>``: the share of
     wrong sums that begin with each fault, where there are wrong sums.

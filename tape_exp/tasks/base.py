@@ -26,7 +26,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.slices import (
     SHOWN,
-    Scores,
+    RowScores,
     row_scores,
     samples_of,
     slice_heatmap,
@@ -175,7 +175,7 @@ class Task(LightningDataModule):
                 shown += samples_of(names, batch, logits, each, self.decode)
         # Only now, so that a GPU is not waited for between its batches.
         mine = [(name, {k: v.cpu().numpy() for k, v in its.items()}) for name, its in own]
-        found: dict[Any, list[Scores]] = {}
+        found: dict[Any, list[RowScores]] = {}
         for name, its in (pair for process in gather(mine) for pair in process):
             found.setdefault(name, []).append(its)
         scores = {
@@ -191,7 +191,7 @@ class Task(LightningDataModule):
         scores = row_scores(logits, labels)
         return {measure: scores[measure] for measure in self.measures}
 
-    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+    def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         """Means over slices, trained and longer ones apart, and a heatmap over :attr:`axes`."""
         shown = slice_heatmap(scores, self.measures, self.axes, self.is_trained)
         return Evaluation(split_means(scores, self.measures, self.is_trained), shown)

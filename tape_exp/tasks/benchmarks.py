@@ -79,7 +79,7 @@ class Benchmarks(TextTask):
     ) -> None:
         super().__init__(arch, seed, Text("builtin"), tokenizer, train_length)
         self.cuts, self.longest = longest is not None, longest or train_length
-        self.reaches(self.longest)
+        self.set_max_length(self.longest)
         self.names, self.source, self.path, self.trust = list(tasks), source, path, trust
         self.shots, self.limit, self.rows_per_batch = shots, limit, rows_per_batch
 

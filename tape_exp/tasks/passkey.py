@@ -57,7 +57,7 @@ class Questions(TextTask):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.reaches(max(lengths))
+        self.set_max_length(max(lengths))
         self.lengths = sorted(set(lengths))
         self.count, self.depth_bins, self.rows_per_batch = trials, depth_bins, rows_per_batch
 

@@ -53,7 +53,7 @@ class Perplexity(TextTask):
 
     def __init__(self, windows: Windows, split: Split = "test", **settings: Any) -> None:
         super().__init__(**settings)
-        self.reaches(max(windows.lengths))
+        self.set_max_length(max(windows.lengths))
         self.windows, self.split = windows, split
 
     def prepare(self) -> None:

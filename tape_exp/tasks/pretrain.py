@@ -57,7 +57,7 @@ class Pretrain(TextTask):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.reaches(max(windows.lengths))
+        self.set_max_length(max(windows.lengths))
         self.optim, self.windows, self.tests, self.test_split = optim, windows, tests, test_split
         self.validation, self.validation_rows = validation or self.text, validation_rows
         self.train_tokens = train_tokens

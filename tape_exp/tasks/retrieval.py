@@ -13,7 +13,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Lengths, Optim
 from tape_exp.tasks.base import Model, Progress, Task, bytes_of
 from tape_exp.tasks.passkey import Drawn, Questions, training_row
-from tape_exp.tasks.slices import Row, Scores, padded, split_means
+from tape_exp.tasks.slices import Row, padded, split_means
 
 VALIDATION = 64  # rows
 
@@ -94,7 +94,7 @@ class RetrievalTraining(Questions):
         of_length: dict[int, list[bool]] = {}
         for row in evaluation.tables[self.name]:
             of_length.setdefault(row["length"], []).append(row["correct"])
-        scores: dict[int, Scores] = {n: {"accuracy": np.array(of)} for n, of in of_length.items()}
+        scores = {n: {"accuracy": np.array(right)} for n, right in of_length.items()}
         means = split_means(scores, ["accuracy"], self.is_trained)
         evaluation.metrics |= {k: mean for k, mean in means.items() if not k.startswith("test/")}
         return evaluation

@@ -68,7 +68,7 @@ class Scrolls(TextTask):
         self.new_tokens = new_tokens or usual
         # Half of max_length at most, so that a long summary leaves a document.
         self.reserved = min(self.new_tokens, max_length // 2)
-        self.reaches(max_length - self.reserved + self.new_tokens)
+        self.set_max_length(max_length - self.reserved + self.new_tokens)
         self.optim, self.source = optim, source
         self.dataset, self.max_length, self.answer_limit = dataset, max_length, answer_limit
         self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch

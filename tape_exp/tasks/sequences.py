@@ -13,7 +13,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Lengths, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import Row, Scores, padded
+from tape_exp.tasks.slices import Row, RowScores, padded
 
 EOS = 1  # padding is 0
 TRIES = 64  # times as many rows are drawn until enough of them differ
@@ -190,7 +190,7 @@ class SequenceTask(Task):
                 f"task.samples_per_length={found} would do, or longer task.lengths."
             )
 
-    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+    def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         evaluation = super().summarise(scores)
         for n, rows in scores.items():
             for measure in self.measures:

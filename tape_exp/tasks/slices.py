@@ -10,7 +10,7 @@ from torch import Tensor
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.runs.evaluation import Heatmap
 
-Scores = dict[str, np.ndarray]
+RowScores = dict[str, np.ndarray]
 """Measure -> one value a row, from 0 to 1."""
 Row = tuple[list[int], list[bool]]
 """The tokens of a row, without padding, and which of them are scored."""
@@ -79,7 +79,7 @@ def row_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def split_means(
-    scores: Mapping[Any, Scores], measures: Sequence[str], is_trained: Callable[[Any], bool]
+    scores: Mapping[Any, RowScores], measures: Sequence[str], is_trained: Callable[[Any], bool]
 ) -> dict[str, float]:
     """Means over the slices in percent, every slice weighing the same, and their standard errors.
 
@@ -106,7 +106,7 @@ def split_means(
 
 
 def slice_heatmap(
-    scores: Mapping[Any, Scores],
+    scores: Mapping[Any, RowScores],
     measures: Sequence[str],
     axes: Mapping[str, Sequence[int]],
     is_trained: Callable[[Any], bool],
@@ -135,7 +135,7 @@ def slice_heatmap(
     )
 
 
-def _percent(scores: Mapping[Any, Scores], cell: Any, measure: str) -> float:
+def _percent(scores: Mapping[Any, RowScores], cell: Any, measure: str) -> float:
     return 100 * float(scores[cell][measure].mean()) if cell in scores else np.nan
 
 

@@ -39,7 +39,7 @@ class Stability(Analysis):
         **settings: Any,
     ) -> None:
         super().__init__(layers=layers, rows=rows, **settings)
-        self.reaches(self.length + shift)
+        self.set_max_length(self.length + shift)
         self.shift, self.std = shift, std
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:

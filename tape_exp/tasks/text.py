@@ -37,7 +37,7 @@ class TextTask(Task):
         self.text, self.tokenization, self.train_length = text, tokenizer, train_length
         self._prepared = False
 
-    def reaches(self, longest: int) -> None:
+    def set_max_length(self, longest: int) -> None:
         """Give the model as many positions as its longest sequence has tokens."""
         self.arch = dataclasses.replace(self.arch, max_length=max(longest, self.train_length))
 
@@ -152,7 +152,7 @@ class Analysis(TextTask):
     ) -> None:
         super().__init__(**settings)
         self.length = self.train_length if length is None else length
-        self.reaches(self.length)
+        self.set_max_length(self.length)
         every = range(1, self.arch.layers + 1)
         self.layers = [layer for layer in layers or every if layer in every]
         if not self.layers:

@@ -14,7 +14,7 @@ from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Lengths, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import Scores, split_means
+from tape_exp.tasks.slices import RowScores, split_means
 
 
 class WordProblem(Task):
@@ -99,7 +99,7 @@ class WordProblem(Task):
         right = self.score_rows(logits, batch["labels"])["right"]
         return {"state": (100 * right.sum(-1) / right.shape[1]).sum()}
 
-    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+    def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         """Shares of right states and of right words by length, and after each letter."""
         right = scores["words"]["right"]
         whole = np.logical_and.accumulate(right, 1)

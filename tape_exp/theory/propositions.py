@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.settings.compose import compose_config
@@ -135,7 +135,7 @@ def f_and_g(
     q, k, v = qkv_3BTHD
     turned = encoding.rotate(q, k, x_BTC, E)
     values, averaged = Masked(mask_TT).attend(*turned, v, encoding.carry(E))
-    return values, encoding.update(E, averaged, Tokens(x_BTC, x_BTC, x_BTC))
+    return values, encoding.update(E, averaged, LayerOutputs(x_BTC, x_BTC, x_BTC))
 
 
 def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:

@@ -126,7 +126,7 @@ def train_and_evaluate(
         if trainer.interrupted:
             raise KeyboardInterrupt
         saving.save(trainer)
-        run.preemption.wait(False)
+        run.preemption.defer_signals(False)
         # The record has the validation of the last step. It is missing where the last step is
         # between two validations, and where an earlier process made it.
         if task.optim.max_steps % run.validate_every or not module.validation:

@@ -163,7 +163,7 @@ def work(trials: Trials, minutes: float | None = None) -> bool:
             to the next worker.
     """
     with time_limit(minutes), Preemption() as preemption:  # time_limit catches Preempted
-        preemption.wait(True)  # between runs, a signal waits until the journal is written
+        preemption.defer_signals(True)  # between runs, a signal waits until the journal is written
         while preemption.received is None:
             if (claimed := trials.claim()) is None:
                 return True

@@ -12,7 +12,7 @@ import torch
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import ARCH, randomise
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
@@ -169,7 +169,7 @@ def test_update_is_the_papers_mlp_on_the_attended_state(arch):
     middle = E[0, 0].flatten(1) + net.p @ attended[0, 0]
     psi = torch.nn.functional.silu(net.wx @ x[0, 0])
     expected = middle + net.w2 @ torch.diag(psi) @ net.w1 @ middle
-    found = encoding.update(E, attended, Tokens(0 * x, x, 0 * x))[0, 0].flatten(1)
+    found = encoding.update(E, attended, LayerOutputs(0 * x, x, 0 * x))[0, 0].flatten(1)
     assert torch.allclose(found, expected, atol=1e-12)
 
 

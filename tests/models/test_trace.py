@@ -9,7 +9,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import block as block_module
 from tape_exp.models.attention import attend
 from tape_exp.models.conformance import randomise
-from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.trace import rotation_matrices, trace
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position
@@ -73,7 +73,7 @@ def test_blocks_are_what_rotate_multiplies_by(name, arch):
     if (carried := encoding.carry(state)) is not None:
         shape = (1, 6, 4, carried.shape[-1])
         averaged = torch.randn(*shape, generator=generator, dtype=torch.float64)
-        state = encoding.update(state, averaged, Tokens(x, x, x))
+        state = encoding.update(state, averaged, LayerOutputs(x, x, x))
     q_turned, k_turned = encoding.rotate(q, k, x, state)
     got = torch.einsum("bthd,bshd->bhts", q_turned, k_turned) / q_turned.shape[-1] ** 0.5
     turned = [

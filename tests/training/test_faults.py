@@ -118,11 +118,11 @@ def test_a_further_process_that_slurm_started_leaves_by_itself(monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
         assert left.value.code == 0
     with Preemption() as preemption:
-        preemption.wait(True)
+        preemption.defer_signals(True)
         os.kill(os.getpid(), signal.SIGUSR1)
         assert preemption.received == "SIGUSR1", "in training, the end of the step is waited for"
         with pytest.raises(Preempted):
-            preemption.wait(False)
+            preemption.defer_signals(False)
 
 
 @pytest.mark.slow

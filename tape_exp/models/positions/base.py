@@ -15,7 +15,7 @@ Rotated = tuple[Tensor, Tensor]  # queries and keys
 
 
 @dataclass(frozen=True)
-class Tokens:
+class LayerOutputs:
     """What a layer has made of its tokens, each (B, T, C): what queries and keys are made of, which
     is 0 for padding, and what attention and the MLP add to the residual stream.
     """
@@ -92,7 +92,7 @@ class PositionEncoding(nn.Module):
         """What attention averages besides the values: (B or 1, T, H or 1, E)."""
         return None
 
-    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Any:
+    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs) -> Any:
         """The next layer's state, from what :meth:`carry` gave, averaged, and the tokens."""
         return state
 

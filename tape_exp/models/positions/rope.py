@@ -108,7 +108,7 @@ class RoPE(PositionEncoding):
         return self.rotations(positions_BT[..., None])
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
-        return turn(q_BTHD, state), turn(k_BTHD, state)
+        return apply_rotary(q_BTHD, state), apply_rotary(k_BTHD, state)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H
@@ -220,18 +220,18 @@ def rotations(angles_BTHM: Tensor) -> Tensor:
     return torch.stack([angles_BTHM.cos(), angles_BTHM.sin()], -2)
 
 
-def turn(x_BTHD: Tensor, state_BTKCM: Tensor) -> Tensor:
+def apply_rotary(x_BTHD: Tensor, state_BTKCM: Tensor) -> Tensor:
     """x as complex numbers (x_m, x_{m+d/2}) times the state, which has one head for all, or one for
     each key head, whose queries share it.
     """
     heads = x_BTHD.shape[2]
     if 1 < state_BTKCM.shape[2] < heads:
         state_BTKCM = for_heads(state_BTKCM, heads)
-    turned: Tensor = Turn.apply(x_BTHD.to(state_BTKCM.dtype), state_BTKCM)
+    turned: Tensor = ApplyRotary.apply(x_BTHD.to(state_BTKCM.dtype), state_BTKCM)
     return turned
 
 
-class Turn(torch.autograd.Function):
+class ApplyRotary(torch.autograd.Function):
     """The complex product x e. Its gradients are g ē and, summed over heads that share e, g x̄:
     each four products added as they are made, where autograd's own formula takes twelve passes.
     """

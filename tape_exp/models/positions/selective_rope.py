@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tape_exp.models.attention import precise
 from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.path import convolved
-from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn
+from tape_exp.models.positions.rope import RoPE, Scaling, Theta, apply_rotary, rotations
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 
@@ -93,4 +93,4 @@ class SelectiveRoPE(PositionEncoding):
         phi_BTKM = phi_BTKM * x_BTC.any(-1)[..., None, None]  # of padding x is 0
         frequencies, magnitude = self.rope.frequencies(down)
         state = rotations((phi_BTKM * frequencies).cumsum(1)) * magnitude
-        return turn(q_BTHD, state), turn(k_BTHD, state)
+        return apply_rotary(q_BTHD, state), apply_rotary(k_BTHD, state)

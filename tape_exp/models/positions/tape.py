@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import RoPE, Scaling, Theta
 from tape_exp.settings.schema import Arch, Count
 
@@ -91,7 +91,7 @@ class TAPE(RoPE):
         """
         return state.flatten(3) if self.attention else None
 
-    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs) -> Tensor:
         """The next E: A E + A P Ẽ, in one batched product."""
         B, T = tokens.x.shape[:2]
         E = state.flatten(3).expand(B, T, -1, -1)
@@ -104,7 +104,7 @@ class TAPE(RoPE):
         E = (self.token_maps(tokens, mixing) @ E).unflatten(-1, state.shape[3:])
         return F.normalize(E, dim=-2) if self.unit else E
 
-    def token_maps(self, tokens: Tokens, mixing_HG: Tensor) -> Tensor:
+    def token_maps(self, tokens: LayerOutputs, mixing_HG: Tensor) -> Tensor:
         """A ``mixing``, (B, T, H, G), by one matrix product for all tokens."""
         if not self.feed_forward:
             return mixing_HG
@@ -114,7 +114,7 @@ class TAPE(RoPE):
         maps = torch.addmm(mixing_HG.flatten(), psi_NI, outer_IHG.flatten(1))
         return maps.unflatten(-1, mixing_HG.shape).unflatten(0, tokens.x.shape[:2])
 
-    def psi(self, tokens: Tokens, wx: Tensor) -> Tensor:
+    def psi(self, tokens: LayerOutputs, wx: Tensor) -> Tensor:
         x_BTC = tokens.attention if self.psi_input == "attention" else tokens.mlp
         return F.silu(x_BTC.to(wx.dtype) @ wx.T)
 

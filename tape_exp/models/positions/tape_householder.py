@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import Scaling, Theta
 from tape_exp.models.positions.tape import TAPE, PsiInput
 from tape_exp.models.positions.tape_tensor import TensorTAPE
@@ -91,7 +91,7 @@ class HouseholderTAPE(TensorTAPE):
         cos, sin = (torch.diag_embed(x) * magnitude for x in (angles.cos(), angles.sin()))
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
-    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs) -> Tensor:
         turned = state @ products(self.reflections(state, tokens.x)) if self.reflects else state
         return TAPE.update(self, turned, None, tokens)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
-from tape_exp.models.positions.base import Rotated, Tokens
+from tape_exp.models.positions.base import LayerOutputs, Rotated
 from tape_exp.models.positions.rope import as_matrices
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.settings.errors import ConfigError
@@ -111,7 +111,7 @@ class TensorTAPE(TAPE):
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
         return state, state
 
-    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs) -> Tensor:
         E = state.expand(*tokens.x.shape[:2], self.arch.heads, *state.shape[3:])
         if averaged_BTHE is not None:
             averaged = averaged_BTHE.to(E.dtype).unflatten(-1, state.shape[3:])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.models.positions.base import Rotated
-from tape_exp.models.positions.rope import RoPE, Theta, as_matrices, turn
+from tape_exp.models.positions.rope import RoPE, Theta, apply_rotary, as_matrices
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Positive
 
@@ -45,7 +45,7 @@ class XPos(RoPE):
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         rotation, scale = state[..., :2, :], state[..., 2:, :]
-        return turn(q_BTHD, rotation * scale), turn(k_BTHD, rotation / scale)
+        return apply_rotary(q_BTHD, rotation * scale), apply_rotary(k_BTHD, rotation / scale)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
         rotation, scale = state[..., :2, :], state[..., 2:, :]

@@ -9,7 +9,7 @@ import numpy as np
 from tape_exp.data.batch import Batch
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.tasks.sequences import Draws, SequenceTask
-from tape_exp.tasks.slices import Scores, padded, split_means
+from tape_exp.tasks.slices import RowScores, padded, split_means
 
 WORDS = 256  # keys, and as many values
 POWER = 0.01
@@ -173,7 +173,7 @@ class FlipFlop(SequenceTask):
         apart = [(name, padded(self.test_rows(n, name), self.width(n))) for name in self.others]
         return super().test_batches() + apart
 
-    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+    def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         """Means and lengths of p = 0.8, and the other distributions apart."""
         apart = {name: scores.pop(name) for name in self.others if name in scores}
         evaluation = super().summarise(scores)
