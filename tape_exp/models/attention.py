@@ -200,19 +200,22 @@ def attend(
     :func:`choose`.
     """
     v = both = v_BSHD.transpose(1, 2)
+    chosen = choose(scores, carried_BSHC) if backend == "auto" else backend
     if carried_BSHC is not None:
         carried = carried_BSHC.transpose(1, 2).to(v.dtype)
+        if chosen == "explicit" and scores.q.shape[2] <= ROWS:
+            # Apart, so that a state that all share is not copied and makes no gradient.
+            p = scores.probabilities().to(v.dtype)
+            carried = carried[0, 0] if carried.shape[:2] == (1, 1) else carried
+            return (p @ v).transpose(1, 2), (p @ carried).transpose(1, 2)
         both = torch.cat([v, carried.expand(*v.shape[:3], -1)], -1)
-    if backend == "auto":
-        backend = choose(scores, carried_BSHC)
-    elif (reason := refusal(backend, scores, both)) is not None:
+    if backend != "auto" and (reason := refusal(backend, scores, both)) is not None:
         able = [name for name in BACKENDS if refusal(name, scores, both) is None]
         raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
-    averages = BACKENDS[backend](scores, both).transpose(1, 2)
+    averages = BACKENDS[chosen](scores, both).transpose(1, 2)
     if carried_BSHC is None:
         return averages, None
-    values, averaged = averages.tensor_split((v.shape[-1],), -1)
-    return values, averaged
+    return averages[..., : v.shape[-1]], averages[..., v.shape[-1] :]
 
 
 def choose(scores: Scores, carried: Tensor | None) -> str:

@@ -72,8 +72,9 @@ class Block(nn.Module):
         self.down = matrix(arch.ffn, C)
         self.q_norm = norm(arch.head_dim) if attention.qk_norm else None
         self.k_norm = norm(arch.head_dim) if attention.qk_norm else None
-        # Its factor is 1 on average over the rows of training.
-        s = torch.full((arch.heads,), 1 / mean_log(arch.train_length)) if attention.ssmax else None
+        # Its factor is 1 on average over the rows of training: ln n over n = 1 … length.
+        length = max(arch.train_length, 2)
+        s = torch.full((arch.heads,), length / math.lgamma(length + 1)) if attention.ssmax else None
         self.ssmax = None if s is None else nn.Parameter(s)
         self.position = position
 
@@ -163,9 +164,3 @@ def normed_heads(norm: nn.RMSNorm, x_BTHD: Tensor) -> Tensor:
     wide = precise(x_BTHD)
     weight = norm.weight.to(wide.dtype)
     return F.rms_norm(wide, norm.normalized_shape, weight, norm.eps).to(x_BTHD.dtype)
-
-
-def mean_log(length: int) -> float:
-    """The mean of ln n over n = 1 … length, at least 2; 5.9 for 1024."""
-    length = max(length, 2)
-    return math.lgamma(length + 1) / length
