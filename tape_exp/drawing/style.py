@@ -176,7 +176,8 @@ def save(figure: Figure, path: Path) -> Path:
         figure.set_layout_engine(None)
     figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
     drawn = content.getvalue()
-    if kind == "svg":  # places to a hundredth of a point: git keeps every digit
+    if kind == "svg":  # places to a hundredth of a point, no indents: git keeps every byte
+        drawn = re.sub(rb"\s*\n\s*", b"\n", drawn)
         drawn = re.sub(rb'="[^"]+"', lambda part: FURTHER.sub(rb"\1", part[0]), drawn)
     write_atomically(path, drawn)
     return path
