@@ -31,7 +31,7 @@ from tape_exp.runs.identity import flat, variant
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.naming import task_title
+from tape_exp.settings.naming import literal, task_title
 from tape_exp.tasks.base import Task
 from tape_exp.training.callbacks import track
 from tape_exp.training.from_config import make_decoder, make_task
@@ -83,7 +83,8 @@ def train(*overrides: str, quiet: bool = False, **choices: Any) -> Loaded:
     Raises:
         ConfigError: the config cannot run; nothing was begun.
     """
-    cfg = compose_config([*overrides, *(f"{key}={value}" for key, value in choices.items())])
+    chosen = {k: v if isinstance(v, str) else literal(v) for k, v in choices.items()}
+    cfg = compose_config([*overrides, *map("=".join, chosen.items())])
     out, err = (io.StringIO(), io.StringIO()) if quiet else (sys.stdout, sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
         run(cfg)
@@ -120,9 +121,7 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     elif task is None:
         raise ConfigError("evaluate takes a run, or a decoder and task=, as te.build gives them.")
     if task.arch.vocab > decoder.arch.vocab:
-        raise ConfigError(
-            f"the task has {task.arch.vocab} tokens, and the model {decoder.arch.vocab}."
-        )
+        raise ConfigError(f"the task has {task.arch.vocab} tokens, the model {decoder.arch.vocab}.")
     training, device = decoder.training, decoder.head.weight.device
     on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
     with torch.no_grad():

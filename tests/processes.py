@@ -37,6 +37,13 @@ def script(*words: str) -> None:
     runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
 
 
+def python(*words: str, folder: Path, path: str) -> subprocess.CompletedProcess[str]:
+    """``python words`` in a folder, with the packages of ``path``."""
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
 class Command:
     """A command with the methods of ``subprocess.Popen`` that tests use.
 

@@ -1,13 +1,11 @@
 """Who imports whom: the contracts of pyproject.toml hold, and each breaks where it should."""
 
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from tape_exp.settings.folders import ROOT
+from tests.processes import python
 
 LAYERS = "A room imports only rooms below it"
 SCRIPTS = "Nothing imports a script, the report or launch"
@@ -17,13 +15,7 @@ RUN = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(
 
 def contracts(folder):
     """The exit status and what import-linter prints of the packages in ``folder``."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", RUN, folder=folder, path=str(folder))
     return done.returncode, done.stdout
 
 

@@ -3,7 +3,6 @@
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
 import shlex
 import shutil
@@ -19,6 +18,7 @@ from tape_exp import __main__ as entry
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
+from tests.processes import python
 
 
 def tape_exp(monkeypatch, *words):
@@ -112,13 +112,7 @@ def test_an_installation_is_of_the_working_directory(installed, tmp_path):
         "found = [path, folders.RECORDS, artifact.load('fig_addition').results, git_state()]\n"
         "print(json.dumps([*found, read, len(numbers)], default=str))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", program, folder=tmp_path, path=str(installed))
     assert done.returncode == 0, done.stderr
     path, records, results, state, read, numbers = json.loads(done.stdout)
     own = RunDirectory(compose_config([*words, f"runs={tmp_path}/runs"])).path

@@ -114,6 +114,16 @@ def test_hours_and_memory_are_the_plans(task, hours, recomputed, memory, how):
     assert float(memory) == pytest.approx(needed / 2**30, abs=0.6)
 
 
+def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
+    page, known = DOCS["reproduce-on-a-cluster.md"], costs()
+    assert len(HOURS) == 5
+    rows = re.findall(r"(?m)^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation only)", page)
+    named = {name for artifacts, _, _ in rows for name in artifacts.strip().split(", ")}
+    assert named == {name for name, needed in known.items() if needed["gpu_hours"]}
+    hours = sum(float(told) for _, _, told in rows if told != "evaluation only")
+    assert float(re.search(r"Together ([\d.]+) GPU-hours", page)[1]) == pytest.approx(hours, abs=1)
+
+
 def test_what_we_found_counts_the_verdicts_and_names_every_artifact():
     verdicts = [row["holds"] for row in CLAIMS.values() if row["holds"] != NO_CLAIM]
     kinds = ("yes", "no", "not distinguishable", "at floor (cannot tell)", "not tested")

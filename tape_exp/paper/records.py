@@ -18,7 +18,7 @@ import yaml
 from filelock import FileLock
 
 from tape_exp.machine.files import open_atomically, write_atomically
-from tape_exp.runs.identity import flat
+from tape_exp.runs.identity import FOLDERS, flat
 from tape_exp.runs.record import PARTS
 from tape_exp.settings import folders, plugins
 
@@ -144,9 +144,13 @@ def keys_of(record: Record) -> dict[str, Any]:
 
 
 def where(words: Iterable[str]) -> dict[str, Any]:
-    """What overrides ask of a record: ``{"model": "rope", "task.optim.lr": 0.001}``."""
+    """What overrides ask of a record: ``{"model": "rope", "task.optim.lr": 0.001}``; of a folder or
+    a repository its last name, which is what records have.
+    """
     pairs = (word.lstrip("+").partition("=")[::2] for word in words)
-    return {k: v for key, text in pairs for k, v in flat(number(text), key).items()}
+    asked = {k: v for key, text in pairs for k, v in flat(number(text), key).items()}
+    named = {k: v for k, v in asked.items() if k.endswith(FOLDERS) and isinstance(v, str)}
+    return asked | {key: Path(folder).name for key, folder in named.items()}
 
 
 @cache

@@ -126,7 +126,8 @@ def runs_at(view: View, seed: int) -> Iterator[tuple[str, list[str]]]:
         if not beyond and words not in seen:
             seen.add(words)
             at = column.at.values() if column and spec.get("where") else ()
-            yield " ".join([label_of(row), *map(str, at)]), [*words]
+            places = [str(place) for place in at if place is not None]
+            yield " ".join([label_of(row), *places]), [*words]
 
 
 def runnable(jobs: dict[str, Job], all_of_them: bool = False) -> dict[str, Job]:

@@ -145,7 +145,6 @@ class View:
         asked, own = where([*words, *([] if scaled else [f"scale={self.scale}"])]), dict(keys or {})
         tasks = [asked["task"]] if "task" in asked else self._by_task
         every = [record for task in tasks for record in self._by_task.get(task, [])]
-        asked = {key: own.get(key, value) for key, value in asked.items()}  # a folder by its name
         return [
             record
             for record in every
@@ -329,8 +328,9 @@ def select(node: Any, path: str) -> Any:
 
 
 def fill(text: str, values: Mapping[str, Any]) -> str:
-    """The text with ``{name}`` replaced by what is known."""
-    return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), text)
+    """The text with ``{name}`` replaced by what is known; None is ``null``."""
+    known = {name: "null" if value is None else str(value) for name, value in values.items()}
+    return re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], match[0]), text)
 
 
 def label_of(row: Row) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+FOLDERS = ("path", "checkpoint", "init_from")  # last parts of keys that may name one
+
 
 def variant(config: Mapping[Any, Any]) -> str:
     """The model and how it was adapted: ``tape``, ``rope-lora``."""
@@ -28,7 +30,7 @@ def without_folders(node: Any) -> Any:
     """A config for a record: each path is cut to its last name, to say nothing of the machine."""
     if not isinstance(node, dict):
         return node
-    paths = [key for key in ("path", "checkpoint", "init_from") if isinstance(node.get(key), str)]
+    paths = [key for key in FOLDERS if isinstance(node.get(key), str)]
     inner = {key: without_folders(value) for key, value in node.items()}
     return inner | {key: Path(node[key]).name for key in paths}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from tape_exp.runs.identity import without_folders
-from tape_exp.runs.starting_weights import fingerprint
+from tape_exp.runs.starting_weights import apply_llama_config, fingerprint
 from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -99,7 +99,7 @@ def make_record(run: "RunDirectory", **facts: Any) -> Record:
     made = json.loads((run.path / "manifest.json").read_text())
     config, words = without_folders(redact_tree(run.identity)), made["command"][1:]
     with suppress(ConfigError):  # of a package that only the command's search path names
-        words = words_of(config)
+        words = words_of(config, run.start)
     return {
         "run": run.name,
         "words": words,
@@ -112,9 +112,9 @@ def make_record(run: "RunDirectory", **facts: Any) -> Record:
     }
 
 
-def words_of(config: dict[str, Any]) -> list[str]:
-    """The overrides that compose to a recorded config, as far as this can tell: its
-    choices, every key that differs from what they give, and its seed.
+def words_of(config: dict[str, Any], start: Path | None = None) -> list[str]:
+    """The overrides that compose to a recorded config, as far as this can tell: its choices, every
+    key that differs from what they and the checkpoint ``start`` give, and its seed.
     """
     source = config["task"].get("text", config["task"]).get("source")
     wanted: dict[str, Any] = {key: config[key] for key in KEYS if key in config}
@@ -127,16 +127,17 @@ def words_of(config: dict[str, Any]) -> list[str]:
             chosen.append(f"{group}={choice}")
     # The keys of the scale come first: other keys are computed from them.
     chosen += differences(_composed(*chosen)["scale"], wanted["scale"], "scale")
-    chosen += differences(_composed(*chosen), wanted, "")
+    chosen += differences(_composed(*chosen, start=start), wanted, "")
     chosen += [f"seed={wanted['seed']}"] if wanted["seed"] == plain["seed"] else []
     # A name such as scrolls_qasper is computed from other keys.
     return [word for word in chosen if not re.match(r"\w+\.name=", word)]
 
 
 @cache
-def _composed(*overrides: str) -> dict[str, Any]:
-    cfg: Any = OmegaConf.to_container(compose_config(overrides), resolve=True)
-    return without_folders(cfg)
+def _composed(*overrides: str, start: Path | None = None) -> dict[str, Any]:
+    cfg = compose_config(overrides)
+    content: Any = apply_llama_config(cfg, start) if start else cfg
+    return without_folders(OmegaConf.to_container(content, resolve=True))
 
 
 def differences(composed: Any, wanted: Any, key: str) -> list[str]:
@@ -148,8 +149,8 @@ def differences(composed: Any, wanted: Any, key: str) -> list[str]:
     words = []
     for name, value in wanted.items():
         dotted = f"{key}.{name}".lstrip(".")
-        known = name in composed
-        words += (
-            differences(composed[name], value, dotted) if known else [f"+{dotted}={literal(value)}"]
-        )
+        if name in composed:
+            words += differences(composed[name], value, dotted)
+        else:
+            words.append(f"+{dotted}={literal(value)}")
     return words

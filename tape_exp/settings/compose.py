@@ -111,8 +111,7 @@ def complete(cfg: DictConfig, words: Sequence[str]) -> None:
     for key in (key for key in given if key.endswith(".path")):
         if OmegaConf.select(cfg, f"{key[:-5]}.source", default="local") != "local":
             raise ConfigError(f"{key} is not read: add scale.text=local for local files.")
-    if given.get("model", cfg.model.name) != cfg.model.name and "model.name" not in given:
-        own = given["model"]
+    if (own := given.get("model", cfg.model.name)) != cfg.model.name and "model.name" not in given:
         raise ConfigError(f"{own}.yaml holds name: {cfg.model.name}; write name: {own}.")
     if isinstance(model := cfg.get("model"), DictConfig) and "layers" in model:
         entries = [_entry(one, f"model.layers.{i}") for i, one in enumerate(model.layers or ())]

@@ -3,8 +3,6 @@
 import csv
 import io
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +14,7 @@ from tape_exp.paper.tables import tex
 from tape_exp.paper.view import View
 from tape_exp.settings import folders, plugins
 from tests.paper.fakes import record, runs, view
+from tests.processes import python
 
 RESULTS = folders.RESULTS
 
@@ -87,13 +86,8 @@ def test_a_package_is_drawn_into_its_own_results(tmp_path):
     add_records(lab / "results" / "records", made)
     here = tmp_path / "here"
     here.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "tape_exp.paper", "render"],
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": f"{folders.ROOT}{os.pathsep}{lab.parent}"},
-        capture_output=True,
-        text=True,
-    )
+    path = f"{folders.ROOT}{os.pathsep}{lab.parent}"
+    done = python("-m", "tape_exp.paper", "render", folder=here, path=path)
     results = lab / "results"
     assert (done.returncode, done.stdout.split()) == (0, [str(results / "README.md")]), done.stderr
     drawn = ["tables/tab_lab-smoke.csv", "tables/claims.csv"]

@@ -44,6 +44,7 @@ def test_a_record_fits_what_its_config_has():
     keys = keys_of(runs("rope", [20.0], task={"optim": {"lr": 0.001}})[0])
     assert fits(keys, where(["model=rope", "task=arithmetic", "task.optim.lr=1e-3"]))
     assert not fits(keys, where(["task.optim.new=3"]))
+    assert where(["checkpoint=some/where"]) == {"checkpoint": "where"}, "records have no folders"
     assert where(["task.rows={text:8,passkey:2}"]) == {"task.rows.text": 8, "task.rows.passkey": 2}
     assert fits(keys, where(["scale.text=local", "logger=none"]))
     assert not fits(keys, where(["task.optim.lr=0.003"]))
@@ -74,14 +75,8 @@ def test_the_words_of_a_record_compose_its_config():
 @pytest.mark.skipif(folders.INSTALLED, reason="outside a clone there are no commits")
 def test_the_commit_of_every_record_can_be_checked_out():
     commits = {r["git"]["commit"] for r in read_records()} - {None}
-    shallow = subprocess.run(
-        ["git", "rev-parse", "--is-shallow-repository"],
-        cwd=folders.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    if shallow.stdout.strip() == "true":
+    asked = ["git", "rev-parse", "--is-shallow-repository"]
+    if subprocess.check_output(asked, cwd=folders.ROOT, text=True).strip() == "true":
         pytest.skip("a shallow clone has few commits")
     for commit in commits:
         found = subprocess.run(["git", "cat-file", "-e", commit], cwd=folders.ROOT)

@@ -391,6 +391,7 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", *sizes, task="github")
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
     assert scores["llama"] == record["llama"]
+    assert not [word for word in scores["words"] if "arch" in word or word.startswith("+")]
     assert scores["begun_from"] == f"{record['run']}/step00000002"
     with pytest.raises(ConfigError, match=r"positions are RoPE, and model=alibi has others"):
         text_run("model=alibi", f"checkpoint={folder}", task="github")
