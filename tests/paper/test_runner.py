@@ -9,7 +9,7 @@ import pytest
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.paper import runner
 from tape_exp.paper.__main__ import main
-from tape_exp.paper.artifact import load, names
+from tape_exp.paper.artifact import load
 from tape_exp.paper.records import read_records
 from tests.conftest import SMALL
 from tests.paper.fakes import addition, record, train_here
@@ -75,9 +75,10 @@ def test_failed_and_killed_runs_cost_only_what_begins_from_them(
 
 
 @pytest.mark.slow
-def test_every_run_of_the_papers_scale_can_be_built():
-    artifacts = [each for each in map(load, names()) if each.rows and "paper" in each.scales]
-    jobs = runner.jobs_of(artifacts, "paper", [0], records=[])
+def test_runs_of_the_papers_scale_can_be_built():
+    """Of all artifacts `tape-exp paper cost` builds them, in half a minute."""
+    artifacts = map(load, ("tab_tune_ppl", "fig_passkey", "tab_bench", "tab_ablation"))
+    jobs = runner.jobs_of([*artifacts], "paper", [0], records=[])
     assert runner.runnable(jobs, all_of_them=True).keys() == jobs.keys()
 
 
