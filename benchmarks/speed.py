@@ -29,6 +29,7 @@ from tape_exp.models.layers import Kinds
 from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.scores import Scores
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -198,7 +199,7 @@ def core_case(
         with torch.set_grad_enabled(backward):
             bias: Any = position.bias(q.float(), k.float(), x, positions)
             biases = () if bias is None else (bias,)
-            scores = attention.Scores(q.transpose(1, 2), k.transpose(1, 2), biases)
+            scores = Scores(q.transpose(1, 2), k.transpose(1, 2), biases)
             both = attention.attend(scores, v, carried, backend)
             if backward:
                 out = [x for x in both if x is not None]
@@ -266,7 +267,7 @@ class SeparateTAPE(TAPE):
 
 
 def separate_calls(
-    scores: attention.Scores, v: Tensor, carried: Tensor | None, backend: str
+    scores: Scores, v: Tensor, carried: Tensor | None, backend: str
 ) -> tuple[Tensor, Tensor | None]:
     """One attention call for the values and one for each d columns of what is carried."""
     values, _ = attention.attend(scores, v, None, "sdpa")

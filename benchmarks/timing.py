@@ -34,10 +34,8 @@ def round_robin(
     the last call is overwritten before the next.
     """
     on_gpu = device.type == "cuda"
-    timed, often = (
-        timed_on_gpu(device) if on_gpu else lambda case, _: 1e3 * common.seconds(case),
-        {},
-    )
+    timed = timed_on_gpu(device) if on_gpu else timed_on_cpu
+    often = {}
     for name, case in cases.items():
         case()
         often[name] = min(max(round(LONG_ENOUGH / timed(case, 1)), 1), MOST_CALLS) if on_gpu else 1

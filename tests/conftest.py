@@ -18,12 +18,12 @@ import torch
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.models.attention import Scores
 from tape_exp.models.conformance import ARCH
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.positions.abacus import Abacus
 from tape_exp.models.positions.base import for_heads
+from tape_exp.models.scores import Scores
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings import compose, plugins
 from tape_exp.settings.compose import compose_config

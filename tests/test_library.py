@@ -204,7 +204,7 @@ def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path
     words = [*on_text(text_folder), "trainer=cpu", "logger=none"]
     words += ["task.optim.max_steps=1", f"runs={tmp_path}"]
     run = te.train("model=alibi", "task=c4", *words)
-    with pytest.raises(ConfigError, match=r"alibi has no position state; .* where it looks"):
+    with pytest.raises(ConfigError, match="alibi has no position state"):
         run.positions("w1 w2")
     assert run.attention("w1 w2")[2].shape == (2, 6, 6), "BOS and five bytes"
     assert run.task.decode(run.task.encode("w1 w2")) == "w1 w2"

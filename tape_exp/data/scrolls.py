@@ -141,10 +141,9 @@ def room(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int)
     """
     left = max_length - reserved - len(_closing(example, tokenizer)) - 1
     if left < 1:
+        told = f"task.max_length={2 * (max_length - left)} leaves half of it for the document"
         raise ConfigError(
-            f"task.max_length={max_length} is too short for {example.dataset} {example.id}: its "
-            f"question and answer take {max_length - left} tokens. task.max_length="
-            f"{2 * (max_length - left)} leaves as many for its document."
+            f"task.max_length={max_length} is too short for {example.dataset} {example.id}: {told}."
         )
     return left
 

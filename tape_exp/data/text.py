@@ -127,10 +127,7 @@ class Text:
 
     def _on_hub(self, split: Any) -> list[str]:
         if self.repository is None or split not in self.files:
-            raise ConfigError(
-                f"text {self.name}: source=hub needs repository and files.{split}, the patterns of "
-                "its files."
-            )
+            raise ConfigError(f"text {self.name}: source=hub needs repository and files.{split}.")
         from huggingface_hub import HfFileSystem
 
         base, found = f"datasets/{self.repository}@{self._commit()}", []

@@ -76,8 +76,7 @@ class Tokenization:
         path = path / "tokenizer.json" if path.is_dir() else path
         if not path.is_file():
             raise ConfigError(
-                f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one on the "
-                "corpus."
+                f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one."
             )
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
@@ -115,10 +114,7 @@ class Tokenizer:
         named = [("bos", settings.bos), ("eos", settings.eos)]
         for key, token in (*named, *(("stops", stop) for stop in settings.stops)):
             if (number := backend.token_to_id(token)) is None:
-                raise ConfigError(
-                    f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it "
-                    "has."
-                )
+                raise ConfigError(f"task.tokenizer.{key}={token}: the tokenizer has no such token.")
             ids.append(number)
         # Both would change what a document becomes: cut short, or filled up with padding.
         backend.no_truncation()

@@ -71,10 +71,8 @@ def tokenise(
                 _write(path, text, split, tokenizer, needed)
     tokens = Tokens(path, needed)
     if not len(tokens):
-        raise ConfigError(
-            f"text {text.name}: its split {split} holds no document. Set its path, files, column "
-            "or where."
-        )
+        told = "set its path, files, column or where"
+        raise ConfigError(f"text {text.name}: its split {split} holds no document; {told}.")
     return tokens
 
 

@@ -35,10 +35,14 @@ def peak_flops(device: torch.device, fp32: bool = False) -> float:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it."""
+    """The processor's name, family, model and stepping as the system gives them, and the highest
+    vector extension that torch uses on it.
+    """
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
+    told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
+    name = told.get("model name") or platform.processor() or platform.machine()
+    more = [f"{key} {told[key]}" for key in ("cpu family", "model", "stepping") if key in told]
+    return ", ".join([name, *more, torch.backends.cpu.get_cpu_capability()])
 
 
 def to_device_async(x: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -56,4 +60,4 @@ def machine_name(device: torch.device) -> str:
     """The GPU's name, or the processor's with its threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{cpu_name()}, {torch.get_num_threads()} threads"
+    return f"{cpu_name().partition(',')[0]}, {torch.get_num_threads()} threads"

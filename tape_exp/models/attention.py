@@ -1,10 +1,9 @@
 """Causal softmax attention, which also averages what positions carry.
 
 :func:`attend` computes it by one of :data:`BACKENDS`; ``explicit`` is the reference of the others.
-:class:`Scores` is what the probabilities are made of.
 
 Shape suffixes: B batch, T queries, S keys (S >= T: earlier ones come from a cache), H heads, D head
-dimension, C width of what is carried, N distances.
+dimension, C width of what is carried.
 """
 
 import functools
@@ -12,17 +11,18 @@ import importlib.util
 import logging
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.scores import ByDistance, ByKey, ByPosition, Dense, Scores, Window, sees
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -32,163 +32,6 @@ CPU_SDPA_FROM = 64  # tokens from which torch's fused kernel pays off on a CPU
 # On an H200, 16 rows of 2048 tokens and 12 heads: 10.7 ms with a bias in memory, forward and
 # backward, and 40 ms with FlexAttention, which adds up the gradient of a table atomically.
 DENSE_UP_TO = 4096
-
-
-def full_precision(x: Tensor) -> AbstractContextManager:
-    """No autocast on x's device: what is computed inside stays in its own dtype."""
-    kind = x.device.type
-    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
-
-
-def precise(x: Tensor) -> Tensor:
-    """x in fp32, or in fp64 if it is: for what a 16-bit model must not round to its dtype."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-@dataclass(frozen=True)
-class ByDistance:
-    """A bias of the distance of query and key: (H, N) at distances (N,) fp32. ``slopes``, (H,): the
-    bias is -slope · distance, which flash-attn computes itself.
-    """
-
-    at: Callable[[Tensor], Tensor]
-    slopes: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class ByKey:
-    """A bias of a key, (B, S, H), in fp64 where only differences within a row are small. What the
-    query adds cancels in the softmax: a sum from key to query, c_i - c_j, is -c_j.
-    """
-
-    values: Tensor
-
-
-@dataclass(frozen=True)
-class ByPosition:
-    """A bias of the positions of query and key, made for some queries at a time: (1 or B, H, T, S)
-    at positions (1 or B, T) and (1 or B, S) fp32. Keys after the query are masked.
-    """
-
-    at: Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A bias of pairs in memory: (1 or B, H, T, S), in at least fp32."""
-
-    pairs: Tensor
-
-
-Bias = ByDistance | ByKey | ByPosition | Dense
-
-
-@dataclass(frozen=True)
-class Window:
-    """A query sees the last ``size`` tokens, itself included (sliding windows, Beltagy et al.,
-    2020), and the first ``sinks`` tokens of its row (attention sinks, Xiao et al., 2023).
-    """
-
-    size: int
-    sinks: int = 0
-
-    def count(self, before: Tensor) -> Tensor:
-        """How many tokens a query sees, of so many up to itself."""
-        return before.clamp(max=self.size) + (before - self.size).clamp(0, self.sinks)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What the probabilities of one layer are made of; head-major, as kernels want it. The logit of
-    query t and key s is q_t·k_s / √D + biases, for s <= t + S - T.
-    """
-
-    q: Tensor  # (B, H, T, D)
-    k: Tensor  # (B, H, S, D)
-    biases: tuple[Bias, ...] = ()
-    positions: Tensor | None = None  # of the keys, (1 or B, S), for biases; None: 0 … S - 1
-    # (B,): so many of the first keys of a row no query sees; those in these places give anything.
-    padding: Tensor | None = None
-    window: Window | None = None  # the keys that a query sees; None: all up to its own
-
-    def probabilities(self) -> Tensor:
-        """(B, H, T, S), at least fp32 whatever the dtype of q and k."""
-        q, k = precise(self.q), precise(self.k)
-        with full_precision(q):
-            logits = (q / math.sqrt(q.shape[-1])) @ k.mT
-            # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
-            hidden = logits.new_zeros(()).masked_fill(~self.visible(), float("-inf"))
-            return logits.add_(sum(map(self.addend, self.biases), hidden)).softmax(-1)
-
-    def addend(self, bias: Bias) -> Tensor:
-        """What a bias adds: it broadcasts to (B, H, T, S)."""
-        if isinstance(bias, Dense):
-            return bias.pairs
-        if isinstance(bias, ByKey):
-            # Softmax does not see what is subtracted, the bias of the query's own key: what is left
-            # is small where probabilities are not, and has kept all its bits.
-            values = bias.values.transpose(1, 2)
-            own = values[:, :, self.offset :, None].detach()
-            return (values[:, :, None] - own).to(precise(self.q[..., :0]).dtype)
-        T, S = self.q.shape[2], self.k.shape[2]
-        if self.positions is None and isinstance(bias, ByDistance):
-            return by_distance(bias.at(torch.arange(S, device=self.q.device).float()), T)[None]
-        keys = self.positions
-        keys = torch.arange(S, device=self.q.device).float()[None] if keys is None else keys
-        queries = keys[:, self.offset :]
-        if isinstance(bias, ByPosition):
-            return bias.at(queries, keys)
-        distance = (queries[:, :, None] - keys[:, None]).clamp(min=0)
-        return bias.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
-
-    def visible(self) -> Tensor:
-        """Where a query may look at a key: booleans that broadcast to (B, H, T, S)."""
-        number = torch.arange(self.k.shape[2], device=self.q.device)
-        distance, padded = number[self.offset :, None] - number, self.padding is not None
-        if self.padding is not None:
-            number = (number - self.padding[:, None])[:, None, None]
-        return sees(distance, number, self.window, padded)
-
-    def block(self, q: Tensor, k: Tensor, first: int) -> "Scores":
-        """Of the queries q, from ``first`` on, and the keys k, up to the last one's own."""
-        S, biases = k.shape[2], []
-        for bias in self.biases:
-            if isinstance(bias, Dense):
-                bias = Dense(bias.pairs[:, :, first : first + q.shape[2], :S])
-            elif isinstance(bias, ByKey):
-                bias = ByKey(bias.values[:, :S])
-            biases.append(bias)
-        positions = None if self.positions is None else self.positions[:, :S]
-        return replace(self, q=q, k=k, biases=tuple(biases), positions=positions)
-
-    @property
-    def offset(self) -> int:
-        """The number of keys before those of the queries themselves."""
-        return self.k.shape[2] - self.q.shape[2]
-
-    @property
-    def slopes(self) -> Tensor | None:
-        """(H,) where ALiBi's slopes are all that is added to the logits of whole rows."""
-        alone = len(self.biases) == 1 and self.positions is None and self.padding is None
-        return getattr(self.biases[0], "slopes", None) if alone else None
-
-    def times(self, factor_BHT: Tensor) -> "Scores":
-        """The same with the logits of each query, biases included, multiplied by its factor."""
-        scale = factor_BHT[..., None]
-        pairs = [self.addend(bias) for bias in self.biases]
-        biases = (Dense(sum(pairs[1:], pairs[0]) * scale),) if pairs else ()
-        return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases)
-
-
-def sees(distance: Tensor, number: Tensor, window: Window | None, padded: bool) -> Tensor:
-    """Whether a query sees the keys at these distances; their numbers count from the first of a row
-    that is no padding.
-    """
-    seen = distance >= 0
-    if window is not None:
-        seen = seen & ((distance < window.size) | (number < window.sinks))
-    # A query that is padding sees itself, so that it stays finite.
-    return (seen & (number >= 0)) | (distance == 0) if padded else seen
 
 
 def attend(
@@ -271,17 +114,35 @@ def explicit(scores: Scores, v: Tensor) -> Tensor:
     """The explicit softmax in at least fp32, the reference of all others; on a CPU for :data:`ROWS`
     queries at a time, over the keys up to the last one's own.
     """
-    T = scores.q.shape[2]
+    T, S = scores.q.shape[2], scores.k.shape[2]
     if T <= ROWS or scores.q.device.type != "cpu":
         return scores.probabilities().to(v.dtype) @ v
-    # Cut at the blocks' ends and joined, since each slice's gradient would be as long as the row.
-    queries = scores.q.split(ROWS, 2)
-    sizes = [x.shape[2] + (0 if n else scores.offset) for n, x in enumerate(queries)]
-    keys, values, outputs = scores.k.split(sizes, 2), v.split(sizes, 2), []
-    for n, q in enumerate(queries):
-        block = scores.block(q, torch.cat(keys[: n + 1], 2), n * ROWS)
-        outputs.append(block.probabilities().to(v.dtype) @ torch.cat(values[: n + 1], 2))
+    ends, outputs = [min(S - T + n + ROWS, S) for n in range(0, T, ROWS)], []
+    keys, values = Prefixes.apply(scores.k, ends), Prefixes.apply(v, ends)
+    for n, q in enumerate(scores.q.split(ROWS, 2)):
+        block = scores.block(q, keys[n], n * ROWS)
+        outputs.append(block.probabilities().to(v.dtype) @ values[n])
     return torch.cat(outputs, 2)
+
+
+class Prefixes(torch.autograd.Function):
+    """The first tokens of x up to each of some ends, the last of which is its length. Their
+    gradients are added where they belong, while that of a slice would be as long as x.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_BHSD: Tensor, ends: list[int]) -> tuple[Tensor, ...]:
+        x_BHSD = x_BHSD.contiguous()
+        return tuple(x_BHSD[:, :, :end] for end in ends)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        *others, total = gradients
+        total = total.clone()
+        for grad in others:
+            total[:, :, : grad.shape[2]] += grad
+        return total, None
 
 
 def sdpa(scores: Scores, v: Tensor) -> Tensor:
@@ -298,7 +159,7 @@ def sdpa(scores: Scores, v: Tensor) -> Tensor:
         mask = torch.where(mask, bias, float("-inf")).expand(*q.shape[:2], T, S)
     v = v if width >= D else F.pad(v, (0, D - width))
     # Autocast would round the mask, which a CPU's kernel takes in fp32.
-    with full_precision(q) if on_cpu and mask is not None else nullcontext():
+    with torch.autocast("cpu", enabled=False) if on_cpu and mask is not None else nullcontext():
         options: dict[str, Any] = {"is_causal": mask is None, "scale": 1 / math.sqrt(D)}
         return F.scaled_dot_product_attention(q, k, v, mask, **options)[..., :width]
 
@@ -404,21 +265,6 @@ def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> 
 
 BACKENDS: dict[str, Callable[..., Any]]
 BACKENDS = {"explicit": explicit, "sdpa": sdpa, "flex": flex, "flash": flash}
-
-
-def by_distance(table_HS: Tensor, T: int) -> Tensor:
-    """The entries of the last T of S tokens as queries and all as keys, (H, T, S); at later keys
-    that of distance 0.
-
-    Every row has the same S + T - 1 numbers and begins one later: a view of them written one after
-    the other costs no look-up and no scattered gradient.
-    """
-    H, S = table_HS.shape
-    if T == 1:
-        return table_HS.flip(-1)[:, None]
-    end, N = table_HS.flip(-1), S + T - 1
-    row = torch.cat([end[:, T - 1 :], end[:, -1:].expand(-1, T - 1), end[:, : T - 1]], 1)
-    return row[:, None].expand(-1, T, -1).reshape(H, -1)[:, : T * (N - 1)].view(H, T, -1)[..., :S]
 
 
 @functools.cache  # the search looks in every folder

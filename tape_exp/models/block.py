@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import Bias, Scores, Window, attend, full_precision, precise
+from tape_exp.models.attention import attend
 from tape_exp.models.positions.base import LayerOutputs, PositionEncoding, for_heads
+from tape_exp.models.scores import Bias, Scores, Window, full_precision, precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, AttentionConfig
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import ByDistance, ByKey, Scores
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.scores import ByDistance, ByKey, Scores
 from tape_exp.settings.schema import Arch
 
 Model = dict[str, Any]  # the section of a config

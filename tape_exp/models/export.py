@@ -143,8 +143,7 @@ def save_adapter(
     tensors = {name: p.detach().cpu().contiguous() for name, p in peft.trained(decoder)}
     if settings is None or not form_of(decoder):
         raise ConfigError(
-            "--adapter is for LoRA on a Llama: a run of model=rope with peft=lora, longlora or "
-            "theta; leave it out to export the whole model."
+            "--adapter is for LoRA on a Llama: model=rope peft=lora, longlora or theta."
         )
     if decoder.arch.tied and "embedding.weight" in tensors:
         raise ConfigError(

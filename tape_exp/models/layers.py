@@ -132,10 +132,7 @@ def random_positions(kinds: Sequence[LayerKind], arch: Arch) -> RandomPositions 
     if (None, True) in every:
         raise ConfigError("model.random_floats=true needs model.random_range; 2 is usual.")
     if len(every - {(None, False)}) > 1:
-        raise ConfigError(
-            "the entries of model.layers have several model.random_range or model.random_floats, "
-            "and all layers have the same positions; give one."
-        )
+        raise ConfigError("model.random_range and model.random_floats are the same for all layers.")
     for multiple, floats in every:
         if multiple is not None:
             return (RandomFloats if floats else RandomPositions)(multiple, arch)

@@ -1,7 +1,6 @@
 """Adapting a model to a longer context: what is trained, and what its positions become."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +11,13 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 
 from tape_exp.machine.seeding import seed_for
-from tape_exp.models.attention import Scores, attend
+from tape_exp.models.attention import attend
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import LayerOutputs, PositionEncoding, for_heads
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE, Theta
+from tape_exp.models.scores import Scores
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import AttentionConfig, Count, Positive
@@ -101,10 +101,7 @@ class Adaptation:
         cls: Any = None if "layers" in model else locate(model["_target_"], "model")
         if self.drop:
             if cls is not RoPE:
-                raise ConfigError(
-                    f"peft={self.name} drops RoPE, and model={model['name']} is not RoPE alone; "
-                    "use model=rope."
-                )
+                raise ConfigError(f"peft={self.name} drops RoPE; use model=rope.")
             kept = {key: model[key] for key in AttentionConfig.__dataclass_fields__ if key in model}
             return kept | {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
         adapted, wrong = dict(model), f"is for rotary encodings, and model={model['name']} is none"
@@ -136,10 +133,7 @@ class Adaptation:
         for part in self.train:
             chosen = [name for name in own if re.search(PARTS[part], name)]
             if not chosen:
-                raise ConfigError(
-                    f"peft.train has {part}, and this model has no such parameters; model=tape has "
-                    "positions."
-                )
+                raise ConfigError(f"peft.train has {part}, and this model has no such parameters.")
             for name in chosen:
                 decoder.get_parameter(name).requires_grad_(name not in idle)
         if self.sparse_groups is not None:
@@ -237,20 +231,6 @@ def merge(decoder: Decoder) -> None:
             module.merge()
             decoder.set_submodule(name, module.get_base_layer())
     vars(decoder).pop("peft_config", None)
-
-
-def table(decoder: Decoder) -> str:
-    """The parameters of each part, summed over layers, and how many are trained, as text."""
-    counts, tuned = Counter[str](), Counter[str]()
-    for name, parameter in decoder.named_parameters():
-        part = re.sub(r"^layers\.\d+|\.base_layer|\.default|\.weight$", "", name)
-        row = f"layers.*{part}" if part.startswith(".") else part
-        counts[row] += parameter.numel()
-        tuned[row] += parameter.numel() * parameter.requires_grad
-    counts["all"], tuned["all"] = counts.total(), tuned.total()
-    rows = ((row, n, tuned[row], 100 * tuned[row] / n) for row, n in counts.items())
-    lines = [f"  {row:28}{n:16,}{some:16,}{share:9.3f} %" for row, n, some, share in rows]
-    return "\n".join([f"  {'part':28}{'parameters':>16}{'trained':>16}", *lines])
 
 
 def freeze_in_bf16(decoder: Decoder) -> None:

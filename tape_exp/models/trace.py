@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import Scores, full_precision
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.scores import Scores, full_precision
 
 
 @dataclass(frozen=True)

@@ -104,10 +104,8 @@ class Task(LightningDataModule):
         symbols = text.split() if self.spaced else re.findall(r"<\w+>|.", text, re.DOTALL)
         number_of = {symbol: token for token, symbol in enumerate(self.vocabulary)}
         if unknown := [symbol for symbol in symbols if symbol not in number_of]:
-            raise ConfigError(
-                f"{unknown[0]!r} is not a symbol of the task; its symbols are "
-                f"{' '.join(self.vocabulary)}"
-            )
+            told = " ".join(self.vocabulary)
+            raise ConfigError(f"{unknown[0]!r} is not a symbol of the task; its symbols are {told}")
         return [number_of[symbol] for symbol in symbols]
 
     def decode(self, ids: Sequence[int]) -> str:

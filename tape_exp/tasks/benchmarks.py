@@ -146,10 +146,8 @@ def checked_folder(path: str | None, trust: bool) -> Path:
     """The folder of a local source, which must be trusted."""
     folder = Path(path or "").expanduser().resolve()
     if path is None or not folder.is_dir():
-        raise ConfigError(
-            f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
-            "and their data. task.source=builtin needs none."
-        )
+        told = "task.source=local needs one of lm-eval task YAMLs and their data."
+        raise ConfigError(f"task.path={path} is not a folder; {told}")
     if not trust:
         raise ConfigError(
             f"task.path={path} can run any code: lm-eval calls what !function, metrics and "

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from tape_exp.models.attention import Scores
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import Kinds
 from tape_exp.models.positions import alibi, fire, nope, rope, t5, tape, xpos
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.scores import Scores
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Arch, Count
 from tape_exp.tasks.base import NO_OPTIM, Model, Progress, Task

@@ -32,10 +32,9 @@ class Windows:
     tokens_per_batch: Count = 8192  # of one forward pass
 
     def __post_init__(self) -> None:
-        if self.stride and self.stride > (shortest := min(self.lengths)):
+        if self.stride and self.stride > min(self.lengths):
             raise ConfigError(
-                f"task.windows.stride={self.stride} would leave out tokens between windows of "
-                f"{shortest}; task.windows.stride={shortest} would do."
+                f"task.windows.stride={self.stride} is above the shortest of {self.lengths}."
             )
 
     @property

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import Scores
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.scores import Scores
 from tape_exp.models.trace import rotation_matrices
 from tape_exp.tasks.base import Model
 

@@ -87,9 +87,8 @@ class Pretrain(TextTask):
         ):
             if len(tokens) <= T:
                 raise ConfigError(
-                    f"text {text.name}: its split {split} has {len(tokens)} tokens, fewer than one "
-                    f"block of task.train_length={T} and its last label. Give it more text, or set "
-                    f"task.train_length={max(len(tokens) // 2, 1)}."
+                    f"text {text.name}: its split {split} has {len(tokens)} tokens, not a block; "
+                    f"set task.train_length={max(len(tokens) // 2, 1)}, or give it more text."
                 )
         self.blocks = (len(self.corpus) - 1) // T
         rows = min((len(validation) - 1) // T, self.validation_rows)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler, generator_for
-from tape_exp.models.attention import full_precision
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import without_autocast
+from tape_exp.models.scores import full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Positive

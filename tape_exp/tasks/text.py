@@ -156,21 +156,15 @@ class Analysis(TextTask):
         every = range(1, self.arch.layers + 1)
         self.layers = [layer for layer in layers or every if layer in every]
         if not self.layers:
-            raise ConfigError(
-                f"task.layers={layers} names no layer of a model with "
-                f"task.arch.layers={self.arch.layers}; they count from 1."
-            )
+            raise ConfigError(f"task.layers={layers}: the layers are 1 … {self.arch.layers}.")
         self.split, self.rows = split, rows
 
     def prepare(self) -> None:
         needed = self.rows * self.length
         tokens = self.tokens(self.text, self.split, needed)
         if len(tokens) < needed:
-            raise ConfigError(
-                f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, and "
-                f"task.rows={self.rows} of task.length={self.length} need {needed}. Set "
-                f"task.rows={max(len(tokens) // self.length, 1)}, or a smaller task.length."
-            )
+            told = f"task.rows={self.rows} of task.length={self.length} need {needed}; ask fewer."
+            raise ConfigError(f"text {self.text.name} has {len(tokens)} tokens, and {told}")
         self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
 
     def fingerprint(self) -> str:

@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tape_exp.models.attention import Scores, attend
+from tape_exp.models.attention import attend
+from tape_exp.models.scores import Scores
 
 Attended = tuple[Tensor, Tensor | None]
 

@@ -102,10 +102,7 @@ class Loaded:
         by_head = {layer: one.products_by_head for layer, one in self._trace(text).items()}
         products = {layer: one[0] for layer, one in by_head.items() if one is not None}
         if not products:
-            raise ConfigError(
-                f"model={self.config['model']['name']} has no position state; attention(text) "
-                "shows where it looks."
-            )
+            raise ConfigError(f"model={self.config['model']['name']} has no position state.")
         return products
 
     def on(self, *overrides: str) -> tuple[Task, dict[str, Any]]:

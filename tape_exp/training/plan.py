@@ -23,9 +23,10 @@ import torch
 from omegaconf import DictConfig
 
 from tape_exp.machine.hardware import PEAKS, machine_name, peak_flops
-from tape_exp.models.attention import CPU_SDPA_FROM, Dense
+from tape_exp.models.attention import CPU_SDPA_FROM
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.scores import Dense
 from tape_exp.tasks.base import Task
 from tape_exp.training.from_config import blank_parts, micro_batches, precision
 

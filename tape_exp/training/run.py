@@ -105,7 +105,8 @@ def train_and_evaluate(
     part = f" ({positional:,} of them positional)" if positional else ""
     log.info("%s\n  %s parameters%s in %s", directory.name, f"{parameters:,}", part, directory.path)
     if run.decoder.adaptation and task.trains:
-        log.info("%s", peft.table(run.decoder))
+        trained = sum(p.numel() for _, p in peft.trained(run.decoder))
+        log.info("  %s of them are trained", f"{trained:,}")
     attention.CHOICES.clear()
     checkpoint, step = newest(directory.checkpoints, directory.hash, cfg.trainer.strategy == "fsdp")
     if checkpoint:

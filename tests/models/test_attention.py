@@ -8,18 +8,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
-from tape_exp.models.attention import (
-    CHOICES,
-    ByDistance,
-    ByKey,
-    Dense,
-    Scores,
-    Window,
-    attend,
-    choose,
-    refusal,
-)
+from tape_exp.models.attention import CHOICES, attend, choose, refusal
 from tape_exp.models.conformance import randomise
+from tape_exp.models.scores import ByDistance, ByKey, Dense, Scores, Window
 from tests.conftest import make_decoder
 
 

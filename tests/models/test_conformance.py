@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from tape_exp.models import conformance
-from tape_exp.models.attention import ByDistance, ByKey, Dense
 from tape_exp.models.conformance import CHECKS, NonconformingError
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.selective_rope import SelectiveRoPE
+from tape_exp.models.scores import ByDistance, ByKey, Dense
 from tests.conftest import model_of
 
 H = conformance.ARCH.heads

@@ -294,7 +294,7 @@ def test_a_stretch_on_the_command_line_is_that_of_transformers(method, before, t
     expected = logits(theirs(**sizes, **stretched(3 * before)))
     assert (logits(decoder.eval()) - expected).abs().max() < 1e-4
     if before > 1:
-        with pytest.raises(ConfigError, match=r"factor=2 stretches nothing without a method"):
+        with pytest.raises(ConfigError, match=r"scaling\.factor needs model\.scaling\.method"):
             te.build("rope", words[0], "model.scaling.factor=2", task="c4")
         with pytest.raises(ConfigError, match=f"stretched by {method} already"):
             te.build("rope", words[0], "model.scaling.method=ntk", task="c4")

@@ -73,11 +73,6 @@ def test_what_is_trained(model, method, parts):
     assert found == parts
     # the idle update of the last layer
     assert not any("layers.1.position" in name for name in names)
-    told = peft.table(ours).splitlines()[-1].split()
-    assert [int(word.replace(",", "")) for word in told[1:3]] == [
-        ours.parameter_count(),
-        sum(p.numel() for _, p in peft.trained(ours)),
-    ]
 
 
 @pytest.mark.parametrize(("T", "groups"), [(48, 4), (24, 3), (16, 1), (32, 4)])

@@ -90,7 +90,7 @@ LONGROPE = (
 )
 REFUSED = [
     ("t5", "model.buckets=1", "model.buckets=1 should be greater than or equal to 2"),
-    ("rope_yarn", "+model.scaling.beta_slow=40", "beta_slow=40.0 must be below model.scaling.bet"),
+    ("rope_yarn", "+model.scaling.beta_slow=40", "beta_slow must be below model.scaling.beta_fast"),
     ("selective_rope", "++model.scaling.method=dynamic", "reads the length of a row"),
     ("selective_rope", ("model.start=rope", "model.bias=false"), "needs model.bias=true"),
     ("tape_no_equivariance", "++model.weights=full", "equivariant=false needs model.weights=heads"),

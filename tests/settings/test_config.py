@@ -235,7 +235,7 @@ def test_mistakes_end_with_status_2_and_one_line(tmp_path):
         (["debug=plan", "trainer=ddp", "task.optim.batch=7"], "cannot be shared by 2 devices"),
         (["debug=plan", "trainer.frozen_bf16=true"], "trainer.precision=bf16-mixed"),
         (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=2 does not divide"),
-        (["trainer=gpu", "trainer.devices=64"], "trainer=cpu needs none"),
+        (["trainer=gpu", "trainer.devices=64"], "use trainer=cpu"),
     ):
         failed = train("logger=none", f"runs={tmp_path}", *words)
         assert failed.returncode == 2, failed.stderr

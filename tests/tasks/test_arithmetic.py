@@ -17,6 +17,7 @@ from tape_exp.tasks.arithmetic import (
     Arithmetic,
     row_length,
     sum_scores,
+    sums_of,
 )
 from tests.conftest import silent
 
@@ -47,6 +48,18 @@ def parse(tokens) -> tuple[int, int, int, int, int]:
     a, b, c = ROW.fullmatch(text(tokens)).groups()
     assert not c.endswith("0") or c == "0"
     return int(a[::-1]), int(b[::-1]), int(c[::-1]), len(a), len(b)
+
+
+def test_sums_of_the_test_are_held_out_of_training():
+    """But for those of 1 × 1 and 1 × 2 digits; other rows stay as they are."""
+    plain, held = (make(3, hold_out=value) for value in (False, True))
+    few = [(1, 1), (1, 2), (2, 1)]
+    cells = [(a, b) for a in (1, 2, 3) for b in (1, 2, 3) if (a, b) not in few]
+    test, rare = ({*sums_of(held.grid_batch(some))} for some in (cells, few))
+    before, after = (sums_of(task.train_batch(40, 4000)) for task in (plain, held))
+    assert test.isdisjoint(after)
+    assert rare & {*after}
+    assert {old in test for old, new in zip(before, after, strict=True) if old != new} == {True}
 
 
 @pytest.mark.parametrize("digits", [1, 5, 40])

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape_exp.models.attention import Scores
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.models.scores import Scores
 from tape_exp.theory import HOLDS, PROPERTIES
 from tape_exp.theory.propositions import ARCH, Case, cases, layer_errors, shift_error
 

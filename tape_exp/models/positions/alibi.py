@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from tape_exp.models.attention import ByDistance, precise
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.scores import ByDistance, precise
 from tape_exp.settings.schema import Arch
 
 

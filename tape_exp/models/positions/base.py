@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import Bias
+from tape_exp.models.scores import Bias
 from tape_exp.settings.schema import Arch
 
 Biases = Bias | list[Bias] | None
@@ -39,7 +39,7 @@ class PositionEncoding(nn.Module):
     Every layer owns one instance, so that trainable parts are per layer; ``embed`` and ``start``
     are asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
     methods get fp32 (or fp64) and no autocast reaches them; parameters may be of 16 bits, which
-    :func:`~tape_exp.models.attention.precise` widens. A parameter ``embedding`` is kept in the
+    :func:`~tape_exp.models.scores.precise` widens. A parameter ``embedding`` is kept in the
     first layer only; those in ``update_net`` are idle in the last, whose state nobody reads.
 
     Shape suffixes: B batch, T tokens, S keys (more than T in cached decoding), H heads, K heads of

@@ -7,8 +7,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from tape_exp.models.attention import Dense, precise
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.scores import Dense, precise
 from tape_exp.settings.schema import Arch
 
 

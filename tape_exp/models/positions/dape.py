@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import Dense
 from tape_exp.models.positions.fire import linear, uniform
 from tape_exp.models.positions.kerple import Kerple
+from tape_exp.models.scores import Dense
 from tape_exp.settings.schema import Arch, Count
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from tape_exp.models.attention import ByDistance, ByPosition, precise
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.scores import ByDistance, ByPosition, precise
 from tape_exp.settings.schema import Arch, Count
 
 

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import ByKey, precise
 from tape_exp.models.positions.base import Biases, PositionEncoding
 from tape_exp.models.positions.path import PaTH
+from tape_exp.models.scores import ByKey, precise
 from tape_exp.settings.schema import Arch, Count
 
 

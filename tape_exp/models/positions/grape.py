@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import precise
 from tape_exp.models.positions.base import Rotated, for_heads
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.scores import precise
 from tape_exp.settings.schema import Arch, Positive
 
 

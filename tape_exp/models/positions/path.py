@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import Dense, precise
 from tape_exp.models.positions.base import Biases, PositionEncoding, for_heads
+from tape_exp.models.scores import Dense, precise
 from tape_exp.settings.schema import Arch, Count
 
 BLOCK = 64  # tokens

@@ -6,9 +6,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tape_exp.models.attention import precise
 from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.rope import Theta, rotations
+from tape_exp.models.scores import precise
 from tape_exp.settings.schema import Arch
 
 

@@ -64,23 +64,17 @@ class Scaling:
 
     def __post_init__(self) -> None:
         if self.method == "none" and self.factor is not None:
-            raise ConfigError(
-                f"model.scaling.factor={self.factor:g} stretches nothing without a method; set "
-                "model.scaling.method=yarn, for example."
-            )
+            raise ConfigError("model.scaling.factor needs model.scaling.method, for example yarn.")
         for low, high in (("low_frequency", "high_frequency"), ("beta_slow", "beta_fast")):
             if getattr(self, low) >= getattr(self, high):
-                raise ConfigError(
-                    f"model.scaling.{low}={getattr(self, low)} must be below model.scaling.{high}="
-                    f"{getattr(self, high)}."
-                )
+                raise ConfigError(f"model.scaling.{low} must be below model.scaling.{high}.")
 
     def refuse_lengths(self) -> None:
         """Raise, for encodings whose layers have positions of their own, which tell no length."""
         if self.method in BY_LENGTH:
+            told = "which this encoding does not tell; use model=rope."
             raise ConfigError(
-                f"model.scaling.method={self.method} reads the length of a row, which positions of "
-                "this encoding do not tell; use model=rope."
+                f"model.scaling.method={self.method} reads the length of a row, {told}"
             )
 
 

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import precise
 from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.path import convolved
 from tape_exp.models.positions.rope import RoPE, Scaling, Theta, apply_rotary, rotations
+from tape_exp.models.scores import precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 

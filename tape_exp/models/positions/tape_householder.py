@@ -63,8 +63,7 @@ class HouseholderTAPE(TensorTAPE):
     ) -> None:
         if R % 2 or arch.head_dim % R:
             raise ConfigError(
-                f"model.R={R} must be even and divide the {arch.head_dim} channels of a head; "
-                "model.R=2 always does."
+                f"model.R={R} must be even and divide {arch.head_dim}; 2 always does."
             )
         of_tape: dict[str, Any] = {"theta": theta, "scaling": scaling, "intermediate": intermediate}
         of_tape |= {"psi_input": psi_input, "feed_forward": feed_forward}

@@ -65,10 +65,7 @@ class TensorTAPE(TAPE):
             wanted = layouts if initial == "rope" else "L=2 and an even R"
             raise ConfigError(f"model.L={L} model.R={R}: model.initial={initial} needs {wanted}.")
         if L == 4 and arch.head_dim % 4:
-            raise ConfigError(
-                f"model.L=4 needs heads of a multiple of 4 channels, not {arch.head_dim}: "
-                f"task.arch.width={arch.heads * (arch.head_dim + 2)} would do."
-            )
+            raise ConfigError(f"model.L=4 needs heads of 4, 8, … channels, not {arch.head_dim}.")
         if not equivariant and (weights == "full" or R == 1):
             raise ConfigError("model.equivariant=false needs model.weights=heads and R above 1.")
         self.initial, self.weights, self.equivariant = initial, weights, equivariant

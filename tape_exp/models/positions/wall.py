@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import Dense
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.fox import log_gates
+from tape_exp.models.scores import Dense
 from tape_exp.settings.schema import Arch
 
 BLOCK = 64  # tokens, a power of two
