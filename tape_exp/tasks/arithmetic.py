@@ -23,7 +23,7 @@ from tape_exp.tasks.slices import RowScores, next_tokens, split_means
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
-LARGE = 10  # times as many sums as the test has of it: a cell that can spare them
+SUMS_PER_SAMPLE = 10  # of a cell whose test samples are held out of training, at least
 FAULTS = ("wrong_digit", "eos_early", "eos_late")  # numbered from 1; 0 is a sum without a fault
 
 
@@ -46,9 +46,9 @@ class Arithmetic(Task):
         train_digits, test_digits: the longest operand in training, n, and in the test.
         samples_per_cell: test samples for each pair of lengths.
         rows_per_batch: rows of an evaluation batch, at least one cell.
-        hold_out: draw a training sum again that the test has, but for cells of few sums: of 1 × 1
-            and, with 100 samples, 1 × 2 digits. Without, as in the recorded runs, training at scale
-            smoke shows 27 % of the test's sums of trained lengths.
+        hold_out: draw a training sum again that the test has (``b+a`` is another sum than ``a+b``),
+            but for cells of few: with 100 samples, 1 × 1 and 1 × 2 digits. Without, as in the
+            recorded runs, training at scale smoke shows 27 % of the test's of trained lengths.
     """
 
     measures = ("exact_match",)
@@ -81,27 +81,29 @@ class Arithmetic(Task):
 
     def stream(self, key: int, first: int, count: int) -> Batch:
         """Samples of the bucket method, right-padded to the longest possible row."""
-        batch = self._drawn(key, first, count)
-        while rows := [row for row, sum_ in enumerate(sums_of(batch)) if sum_ in self.held]:
+        batch = self._bucket_batch(key, first, count)
+        if not self.hold_out:
+            return batch
+        while rows := [n for n, x in enumerate(sums_of(batch)) if x in self.held_out]:
             key = seed_for(key, "again")
-            again = self._drawn(key, first, count)
+            again = self._bucket_batch(key, first, count)
             for name, part in batch.items():
                 part[rows] = again[name][rows]
         return batch
 
-    def _drawn(self, key: int, first: int, count: int) -> Batch:
+    def _bucket_batch(self, key: int, first: int, count: int) -> Batch:
         n = self.train_digits
         random = lanes(key, first, count, 2 * n + 2)
         lengths = uniform_ints(n, random[:, :2]).astype(np.int64) + 1
         return next_tokens(*write_rows(lengths[:, 0], lengths[:, 1], random[:, 2:]))
 
     @cached_property
-    def held(self) -> frozenset[bytes]:
+    def held_out(self) -> frozenset[bytes]:
         """The sums of the test that training does not show."""
-        lengths = range(1, self.train_digits + 1 if self.hold_out else 1)
-        least = LARGE * self.samples_per_cell
+        lengths = range(1, self.train_digits + 1)
+        least = SUMS_PER_SAMPLE * self.samples_per_cell
         cells = [(a, b) for a in lengths for b in lengths if 81 * 10 ** (a + b - 2) >= least]
-        return frozenset(sums_of(self.grid_batch(cells)) if cells else ())
+        return frozenset(sum_ for cell in cells for sum_ in sums_of(self.grid_batch([cell])))
 
     def validation_batches(self) -> list[Batch]:
         """512 fresh samples of the trained lengths, the same for every seed."""

@@ -248,9 +248,9 @@ class Task(LightningDataModule):
         """Micro-batches from the trainer's present step on."""
         assert self.trainer is not None
         per_step, workers = self.trainer.accumulate_grad_batches, self.surroundings.workers
-        share = self.optim.batch // self.trainer.world_size
+        own = self.optim.batch // self.trainer.world_size
         ranks = self.trainer.global_rank, self.trainer.world_size
-        dataset = MicroBatches(self, share // per_step, share, *ranks)
+        dataset = MicroBatches(self, own // per_step, own, *ranks)
         return TimedLoader(
             dataset,
             batch_size=None,
