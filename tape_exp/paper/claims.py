@@ -36,6 +36,7 @@ class Verdict:
     holds: str = NO_CLAIM
     seeds: str = ""  # how many
     short: str = ""  # our figures of the first comparison that decided
+    size: str = ""  # of the models
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tabulate import tabulate
@@ -29,7 +30,7 @@ def judged(
     for artifact in map(load, names()):
         every = [View(artifact, scale, records) for scale in artifact.scales]
         shown = [view for view in every if view.table is not None]
-        verdicts = [(view.scale, verdict(view)) for view in reversed(shown)]
+        verdicts = [(v.scale, replace(verdict(v), size=size_of(v))) for v in reversed(shown)]
         tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
         none = View(artifact, next(iter(artifact.scales)), [])
         yield artifact, shown, [*tested, *verdicts, ("", verdict(none))][0]
@@ -45,6 +46,7 @@ def claims_table(judgements: dict[str, tuple[Artifact, str, Verdict]]) -> Table:
             "ours": found.ours,
             "holds": found.holds,
             "scale": artifact.place.get(scale, scale),
+            "size": found.size,
             "seeds": found.seeds,
         }
         for name, (artifact, scale, found) in judgements.items()
@@ -63,7 +65,9 @@ def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -
             found.paper.partition(";")[0].rpartition(": ")[2] or "no numbers",
             found.short,
             f"**{found.holds}**",
-            ", ".join(filter(None, (artifact.place.get(scale, scale), seeds_of(found)))),
+            ", ".join(
+                filter(None, (artifact.place.get(scale, scale), found.size, seeds_of(found)))
+            ),
         ]
         for name, (artifact, scale, found) in ordered
     ]
@@ -82,6 +86,23 @@ def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -
         "those of the method that the claim favours and of the rival that decides.\n\n"
         f"{table}{rest}\n"
     )
+
+
+def size_of(view: View) -> str:
+    """The parameters of the models that a claim is tested with, and the digits of sums: ``0.28 M,
+    5 → 10 digits``; nothing where a scale is no size.
+    """
+    runs = [run for some in view.all_runs.values() for run in some]
+    if not (runs and view.artifact.claim) or view.scale in view.artifact.place:
+        return ""
+    sizes, tasks = (
+        sorted(run["parameters"] for run in runs),
+        [run["config"]["task"] for run in runs],
+    )
+    millions = " to ".join(dict.fromkeys(f"{sizes[n] / 1e6:.2g}" for n in (0, -1)))
+    digits = sorted((t["train_digits"], t["test_digits"]) for t in tasks if "train_digits" in t)
+    ends = dict.fromkeys(f"{n} → {m}" for n, m in (*digits[:1], *digits[-1:]))
+    return f"{millions} M" + (f", {' … '.join(ends)} digits" if ends else "")
 
 
 def seeds_of(found: Verdict) -> str:
