@@ -60,7 +60,7 @@ in_print = matplotlib.rc_context(STYLE)  # type: ignore[arg-type]  # decorates w
 METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None},
-    "svg": {"Date": None},
+    "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
 }
 
 MARKERS = "osD^vPX*h"
@@ -164,7 +164,7 @@ def fitted(text: str, width: float, points: float = TYPE) -> str:
     return "\n".join(next((each for n in alike if len(each := wrap(n)) == len(lines)), lines))
 
 
-FURTHER = re.compile(rb"(\.\d\d)\d+")  # decimals
+FURTHER = re.compile(rb"(?<=\.\d\d)\d+|\n(?=[A-Zz])|(?<=\n[A-Z]) ")  # decimals, and space in paths
 
 
 @in_print
@@ -178,6 +178,6 @@ def save(figure: Figure, path: Path) -> Path:
     drawn = content.getvalue()
     if kind == "svg":  # places to a hundredth of a point, no indents: git keeps every byte
         drawn = re.sub(rb"\s*\n\s*", b"\n", drawn)
-        drawn = re.sub(rb'="[^"]+"', lambda part: FURTHER.sub(rb"\1", part[0]), drawn)
+        drawn = re.sub(rb'="[^"]+"', lambda part: FURTHER.sub(b"", part[0]), drawn)
     write_atomically(path, drawn)
     return path
