@@ -60,4 +60,4 @@ def machine_name(device: torch.device) -> str:
     """The GPU's name, or the processor's with its threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{cpu_name().partition(',')[0]}, {torch.get_num_threads()} threads"
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"

@@ -95,10 +95,8 @@ def size_of(view: View) -> str:
     runs = [run for some in view.all_runs.values() for run in some]
     if not (runs and view.artifact.claim) or view.scale in view.artifact.place:
         return ""
-    sizes, tasks = (
-        sorted(run["parameters"] for run in runs),
-        [run["config"]["task"] for run in runs],
-    )
+    sizes = sorted(run["parameters"] for run in runs)
+    tasks = [run["config"]["task"] for run in runs]
     millions = " to ".join(dict.fromkeys(f"{sizes[n] / 1e6:.2g}" for n in (0, -1)))
     digits = sorted((t["train_digits"], t["test_digits"]) for t in tasks if "train_digits" in t)
     ends = dict.fromkeys(f"{n} → {m}" for n, m in (*digits[:1], *digits[-1:]))

@@ -34,7 +34,7 @@ class Windows:
     def __post_init__(self) -> None:
         if self.stride and self.stride > min(self.lengths):
             raise ConfigError(
-                f"task.windows.stride={self.stride} is above the shortest of {self.lengths}."
+                f"task.windows.stride={self.stride} is above {min(self.lengths)}, the least length."
             )
 
     @property

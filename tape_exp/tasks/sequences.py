@@ -137,7 +137,7 @@ class SequenceTask(Task):
             )
         if max(lengths) < train_length:
             raise ConfigError(
-                f"task.lengths={[*lengths]} end below task.train_length={train_length}."
+                f"task.train_length={train_length} is above task.lengths, up to {max(lengths)}."
             )
         tested = sorted(set(lengths))
         sizes = {"max_length": tested[-1], "train_length": train_length}

@@ -59,7 +59,7 @@ class WordProblem(Task):
         one_of("task.group", group, GROUPS)
         if max(lengths) < train_letters:
             raise ConfigError(
-                f"task.lengths={[*lengths]} end below task.train_letters={train_letters}."
+                f"task.train_letters={train_letters} is above task.lengths, up to {max(lengths)}."
             )
         self.group = GROUPS[group]()
         size, longest = len(self.group.elements), max(lengths)

@@ -122,7 +122,7 @@ def require_devices(cfg: DictConfig) -> None:
     """
     present = torch.accelerator.device_count()
     if cfg.accelerator == "gpu" and present < cfg.devices:
-        raise ConfigError(f"trainer.devices={cfg.devices} of {present} GPUs; use trainer=cpu.")
+        raise ConfigError(f"trainer.devices={cfg.devices}, but {present} GPUs; use trainer=cpu.")
     started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
     if cfg.nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
         raise ConfigError(

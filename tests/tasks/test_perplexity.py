@@ -147,7 +147,7 @@ def test_the_error_counts_a_token_once_however_many_windows_score_it(mode):
 
 
 def test_a_stride_that_leaves_tokens_out_is_refused():
-    with pytest.raises(ConfigError, match=r"stride=33 is above the shortest"):
+    with pytest.raises(ConfigError, match=r"stride=33 is above 32"):
         Windows(lengths=(64, 32), stride=33)
 
 

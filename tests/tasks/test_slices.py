@@ -22,9 +22,6 @@ class Copy(Task):
         super().__init__(Arch(1, 8, 2, 8), Optim(4, 1, 1e-3), 0, vocab=WORDS, max_length=4)
         self.axes, self.trained_length, self.test = {"letters": range(1, 5)}, 2, test
 
-    def train_batch(self, first, count):
-        raise NotImplementedError
-
     def validation_batches(self):
         return []
 
