@@ -22,6 +22,7 @@ from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.block import Block, ForwardContext
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.places import Places
 from tape_exp.settings.commands import command
 from tape_exp.settings.schema import Arch
 
@@ -91,9 +92,9 @@ class Step:
     def __init__(self, decoder: Decoder, T: int) -> None:
         self.block: Block = decoder.blocks()[0]
         position = self.block.position
-        places = decoder.positions(1, T, CPU, RowSampler(0))
-        tokens = torch.zeros(1, T, dtype=torch.long)
-        self.context = ForwardContext(tokens, places, decoder.random is None)
+        positions = decoder.positions(1, T, CPU, RowSampler(0))
+        places = Places.at(positions, consecutive=decoder.random is None)
+        self.context = ForwardContext(places)
         self.x = torch.randn(1, T, WIDTH, requires_grad=True)
         self.state = position.start(places)
         if hasattr(position, "update_net"):

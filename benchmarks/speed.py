@@ -26,7 +26,8 @@ from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.layers import Kinds
-from tape_exp.models.positions.base import LayerOutputs
+from tape_exp.models.places import Places
+from tape_exp.models.positions.base import LayerOutputs, construct
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.scores import Scores
@@ -180,7 +181,7 @@ def core_case(
     shapes: Shapes, T: int, backward: bool, device: torch.device, name: str
 ) -> Callable[[str], None]:
     """What computes the attention of an encoding once, with a backend."""
-    position = encoding(name)[0].position(shapes.arch)
+    position = construct(encoding(name)[0].position, shapes.arch, 0, name)
     position.init_weights(torch.Generator().manual_seed(0))  # of a CPU, where it still is
     position.to(device)
 
@@ -193,13 +194,14 @@ def core_case(
     inputs = [q, k, v] if carried is None else [q, k, v, carried]
     learns = [x for x in (*inputs, *position.parameters()) if x.requires_grad]
     positions, given = torch.arange(T, device=device, dtype=torch.float32)[None], torch.ones_like(q)
+    places = Places.at(positions, consecutive=True)
     x = torch.zeros(shapes.batch, T, shapes.arch.width, device=device)
 
     def once(backend: str) -> None:
         with torch.set_grad_enabled(backward):
-            bias: Any = position.bias(q.float(), k.float(), x, positions)
+            bias: Any = position.bias(q.float(), k.float(), x, None, places)
             biases = () if bias is None else (bias,)
-            scores = Scores(q.transpose(1, 2), k.transpose(1, 2), biases)
+            scores = Scores(q.transpose(1, 2), k.transpose(1, 2), biases, positions, True)
             both = attention.attend(scores, v, carried, backend)
             if backward:
                 out = [x for x in both if x is not None]
@@ -233,12 +235,12 @@ class SeparateTAPE(TAPE):
     function.
     """
 
-    def start(self, positions_BT: Tensor) -> Tensor:
+    def start(self, places: Places) -> Tensor:
         """(B, T, 1, 2, d): each half twice, as RoPE's tables usually are."""
-        return super().start(positions_BT).repeat(1, 1, 1, 1, 2)
+        return super().start(places).repeat(1, 1, 1, 1, 2)
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None, places: Places
     ) -> tuple[Tensor, Tensor]:
         """x · cos + rotate_half(x) · sin over the full width."""
         assert state is not None
@@ -250,7 +252,11 @@ class SeparateTAPE(TAPE):
         return rotated[0], rotated[1]
 
     def update(
-        self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: LayerOutputs
+        self,
+        state: Tensor | None,
+        averaged_BTHE: Tensor | None,
+        tokens: LayerOutputs,
+        places: Places,
     ) -> Tensor:
         """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, literally, for the cosines and for the sines."""
         assert state is not None

@@ -21,8 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.models.conformance import ARCH
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
+from tape_exp.models.places import Places
 from tape_exp.models.positions.abacus import Abacus
-from tape_exp.models.positions.base import for_heads
+from tape_exp.models.positions.base import construct, for_heads
 from tape_exp.models.scores import Scores
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings import compose, plugins
@@ -44,7 +45,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Those that only change a key of another, or repeat a pattern, are only composed and built.
 NUMBERS = {"rope_theta", "rope_linear", "rope_ntk", "alibi_randpe", "fire_randpe", "layers"}
 NUMBERS |= {"tape_i1", "tape_i2", "tape_i8", "tape_i16", "tape_mlp", "tape_scale", "tape_constant"}
-MODELS = sorted({path.stem for path in (CONF / "model").glob("*.yaml")} - NUMBERS)
+EVERY_MODEL = sorted({path.stem for path in (CONF / "model").glob("*.yaml")})
+MODELS = [name for name in EVERY_MODEL if name not in NUMBERS]
 QUICK = {"alibi", "fire", "path", "randpe", "rope", "t5", "tape"}  # the models of `make test-fast`
 DIGITS = ARCH.digits  # as in addition: what an encoding that knows digits must be told
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
@@ -61,7 +63,7 @@ def make_position(name: str, arch: Arch, *overrides: str):
     """The first layer's positional encoding from its YAML."""
     node = model_of(name, *overrides)
     first = node.get("layers", [node])[0]
-    return kinds_of(first)[0].position(arch)
+    return construct(kinds_of(first)[0].position, arch, 0, name)
 
 
 def make_decoder(
@@ -76,7 +78,7 @@ def bias_of(position, q, k, x, positions=None) -> torch.Tensor:
     positions of each row.
     """
     places = torch.arange(k.shape[1], dtype=q.dtype)[None] if positions is None else positions
-    found = position.bias(q, for_heads(k, q.shape[2]), x, places)
+    found = position.bias(q, for_heads(k, q.shape[2]), x, None, Places.at(places))
     biases = tuple(found) if isinstance(found, list) else (found,)
     scores = Scores(q.transpose(1, 2), k.transpose(1, 2), biases, positions)
     parts = [scores.addend(bias) for bias in biases]
@@ -131,7 +133,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         case = getattr(item, "callspec", None)
         values = {str(value) for value in case.params.values()} if case else set()
-        if values & {*MODELS} and not values & QUICK:
+        if values & {*EVERY_MODEL} and not values & QUICK:
             item.add_marker("slow")
 
 

@@ -22,7 +22,7 @@ from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.scores import ByDistance, ByKey, ByPosition, Dense, Scores, Window, sees
+from tape_exp.models.scores import Modifier, Scores, Window, sees
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -71,7 +71,7 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     """
     q, T, biases = scores.q, scores.q.shape[2], scores.biases
     slopes, carries, device = scores.slopes is not None, carried is not None, q.device.type
-    tables = all(isinstance(x, ByPosition) or getattr(x, "slopes", 0) is None for x in biases)
+    learned = all(bias.slopes is None and not bias.from_tokens for bias in biases)
     if device == "cpu":
         learns = bool(biases) and not slopes and torch.is_grad_enabled()
         name = "explicit" if T < CPU_SDPA_FROM or carries or learns else "sdpa"
@@ -79,7 +79,7 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
         name = "sdpa"  # decoding, or full precision
     elif slopes and not carries and flash_installed():
         name = "flash"
-    elif scores.window is not None or not tables or (biases and T > DENSE_UP_TO):
+    elif scores.window is not None or not learned or (biases and T > DENSE_UP_TO):
         name = "flex"
     else:
         name = "sdpa"
@@ -95,11 +95,11 @@ def refusal(backend: str, scores: Scores, v: Tensor) -> str | None:
     learns = grad and any(x.requires_grad for x in (q, scores.k, v))
     if backend == "flex" and q.device.type == "cpu" and learns:
         return "FlexAttention has no backward pass on a CPU"
-    made = any(isinstance(bias, ByKey | Dense) for bias in scores.biases)
-    if backend == "sdpa" and narrow and grad and made:
+    from_tokens = any(bias.from_tokens for bias in scores.biases)
+    if backend == "sdpa" and narrow and grad and from_tokens:
         return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
     plain = scores.padding is None and (window is None or not window.sinks)
-    plain = plain and (not scores.biases or scores.slopes is not None)
+    plain = plain and (len(scores.biases) == 0 or scores.slopes is not None)
     if backend == "flash" and not (plain and narrow and q.shape[-1] <= v.shape[-1] <= 256):
         return (
             "flash-attn is for 16 bits on a GPU, widths of values from the queries' to 256 and "
@@ -202,29 +202,8 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
 
 def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
     """Adds the biases to a score and hides padding, with ``more`` tokens after queries and keys."""
-    B, H, T, _ = scores.q.shape
-    S, offset, padding, window = scores.k.shape[2], scores.offset, scores.padding, scores.window
-    added: list[Callable[..., Tensor]] = []
-    for bias in scores.biases:
-        if isinstance(bias, ByDistance) and scores.positions is None:
-            distance = torch.arange(S, device=scores.q.device, dtype=torch.float32)
-            table = F.pad(bias.at(distance), (0, more))
-            added.append(lambda b, h, t, s, x=table: x[h, (t + offset - s).clamp(min=0)])
-        elif isinstance(bias, ByKey):
-            # Two fp32 numbers hold one of fp64. The gradient of a buffer that a score_mod indexes
-            # twice is wrong: a query's own number is a buffer of its own.
-            keys = F.pad(bias.values.transpose(1, 2).expand(B, -1, -1), (0, more))
-            high = keys.float()
-            low, own = (keys - high.to(keys.dtype)).float(), high[:, :, offset:].detach().clone()
-            added.append(
-                lambda b, h, t, s, x=high, y=low, z=own: (x[b, h, s] - z[b, h, t]) + y[b, h, s]
-            )
-        else:
-            pairs = F.pad(scores.addend(bias).expand(-1, H, T, S), (0, more, 0, more))
-            if len(pairs) == 1:  # one for all rows, whose gradients meet in atomic additions
-                added.append(lambda b, h, t, s, x=pairs[0]: x[h, t, s])
-            else:
-                added.append(lambda b, h, t, s, x=pairs: x[b, h, t, s])
+    offset, padding, window = scores.offset, scores.padding, scores.window
+    added: list[Modifier] = scores.modifiers(more)
 
     def modified(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         for add in added:

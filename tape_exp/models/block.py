@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import attend
-from tape_exp.models.positions.base import LayerOutputs, PositionEncoding, for_heads
+from tape_exp.models.places import Places
+from tape_exp.models.positions.base import Biases, LayerOutputs, PositionEncoding, for_heads
 from tape_exp.models.scores import Bias, Scores, Window, full_precision, precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, AttentionConfig
@@ -30,12 +30,8 @@ Watch = Callable[["Block", Scores, Tensor | None], None]
 class ForwardContext:
     """What every block of a forward pass needs besides its input."""
 
-    tokens_BT: Tensor  # noqa: N815 - the ids that are computed, -1 where they are padding
-    positions_BS: Tensor  # noqa: N815 - of all tokens so far, of which these are the last T
-    consecutive: bool = True  # positions count tokens, so that a bias by distance is a table
-    sampler: RowSampler | None = None  # for encodings that draw
+    places: Places  # of the tokens that are computed
     cache: "Cache | None" = None  # keys and values of earlier tokens
-    padding_B: Tensor | None = None  # noqa: N815 - tokens of padding that each row begins with
     watch: Watch | None = None
 
 
@@ -83,31 +79,14 @@ class Block(nn.Module):
         self, x_BTC: Tensor, state: Tensor | None, context: ForwardContext
     ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
-        position, T = self.position, x_BTC.shape[1]
+        position, places = self.position, context.places
         if self.is_first_of_kind:
             # Here, not before the first block: where parameters are sharded, a block's own are
             # whole only in its own pass.
-            places, tokens = context.positions_BS[:, -T:], context.tokens_BT
             with full_precision(x_BTC):
-                x_BTC = position.embed(x_BTC, tokens, places, context.sampler).to(x_BTC.dtype)
+                x_BTC = position.embed(precise(x_BTC), places).to(x_BTC.dtype)
         normed = self.attention_norm(x_BTC)
-        read = cast_for_matmul(normed)
-        q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = normed_heads(self.q_norm, q), normed_heads(self.k_norm, k)
-        x = precise(normed)
-        if context.padding_B is not None:
-            x = x * (context.tokens_BT >= 0)[..., None]
-        with full_precision(x_BTC):
-            keys = k if position.grouped_keys else for_heads(k, q.shape[2])
-            turned = position.rotate(precise(q), precise(keys), x, state)
-            q, k = (y.to(q.dtype) for y in turned)
-            carried = position.carry(state) if self.updates_state else None
-        if context.cache is not None:
-            new = {"k": k, "v": v} | ({} if carried is None else {"carried": carried})
-            cached = context.cache.extend(self.layer, new)
-            k, v, carried = cached["k"], cached["v"], cached.get("carried")
-        scores, v = self._scores(q, k, x, context), for_heads(v, q.shape[2])
+        x, scores, v, carried = self._attention_inputs(normed, state, context)
         if context.watch is not None:
             context.watch(self, scores, state)
         values, averaged = (self.attend or attend)(scores, v, carried, self.backend)
@@ -119,30 +98,62 @@ class Block(nn.Module):
             with full_precision(x_BTC):
                 averaged = None if averaged is None else precise(averaged)
                 made = LayerOutputs(x, precise(attention), precise(mlp))
-                state = position.update(state, averaged, made)
+                state = position.update(state, averaged, made, places)
         return x_BTC + mlp, state
 
-    def _scores(self, q: Tensor, k: Tensor, x_BTC: Tensor, context: ForwardContext) -> Scores:
-        with full_precision(x_BTC):
-            found = self.position.bias(precise(q), precise(k), x_BTC, context.positions_BS)
-            biases = found if isinstance(found, list) else [] if found is None else [found]
-            if wrong := [type(bias).__name__ for bias in biases if not isinstance(bias, Bias)]:
-                raise ConfigError(
-                    f"{type(self.position).__name__}.bias gave a {wrong[0]}; it gives ByDistance, "
-                    "ByKey, ByPosition or Dense, a list of these, or None."
-                )
-            positions = None if context.consecutive else context.positions_BS
-            q, k = q.transpose(1, 2), for_heads(k, q.shape[2]).transpose(1, 2)
-            padding = context.padding_B
-            scores = Scores(q, k, tuple(biases), positions, padding, self.window)
-            if self.ssmax is None:
-                return scores
-            # s · ln n for a query that sees n keys; of a single one any factor makes 1.
-            before = torch.arange(k.shape[2], device=q.device)[None, -q.shape[2] :] + 1
-            before = before if padding is None else (before - padding[:, None]).clamp(min=1)
-            seen = before if self.window is None else self.window.count(before)
-            s = precise(self.ssmax)
-            return scores.times(s[:, None] * seen[:, None].to(s.dtype).log())
+    def _attention_inputs(
+        self, normed_BTC: Tensor, state: Tensor | None, context: ForwardContext
+    ) -> tuple[Tensor, Scores, Tensor, Tensor | None]:
+        """x as encodings read it; what :func:`attend` takes: scores, values, what is carried."""
+        position, places, H = self.position, context.places, self.position.arch.heads
+        read = cast_for_matmul(normed_BTC)
+        q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = normed_heads(self.q_norm, q), normed_heads(self.k_norm, k)
+        x_BTC = precise(normed_BTC)
+        if places.padding is not None:
+            x_BTC = x_BTC * (places.tokens >= 0)[..., None]
+        with full_precision(normed_BTC):
+            keys = k if position.grouped_keys else for_heads(k, H)
+            turned = position.rotate(precise(q), precise(keys), x_BTC, state, places)
+            q, k = (y.to(q.dtype) for y in turned)
+            carried = position.carry(state, places) if self.updates_state else None
+        if context.cache is not None:
+            new = {"k": k, "v": v} | ({} if carried is None else {"carried": carried})
+            cached = context.cache.extend(self.layer, new)
+            k, v, carried = cached["k"], cached["v"], cached.get("carried")
+        with full_precision(normed_BTC):
+            found = position.bias(precise(q), precise(k), x_BTC, state, places)
+            scores = self._scores(q, for_heads(k, H), found, places)
+        return x_BTC, scores, for_heads(v, H), carried
+
+    def _scores(self, q_BTHD: Tensor, k_BSHD: Tensor, found: Biases, places: Places) -> Scores:
+        """The scores of these queries and keys and of what ``bias`` found."""
+        biases = found if isinstance(found, list) else [] if found is None else [found]
+        if wrong := [type(bias).__name__ for bias in biases if not isinstance(bias, Bias)]:
+            raise ConfigError(
+                f"{type(self.position).__name__}.bias gave a {wrong[0]}; it gives ByDistance, "
+                "ByKey, ByPosition or Dense, a list of these, or None."
+            )
+        scores = Scores(
+            q_BTHD.transpose(1, 2),
+            k_BSHD.transpose(1, 2),
+            tuple(biases),
+            places.key_positions,
+            places.consecutive,
+            places.padding,
+            self.window,
+        )
+        if self.ssmax is None:
+            return scores
+        # s · ln n for a query that sees n keys; of a single one any factor makes 1.
+        T, S = scores.q.shape[2], scores.k.shape[2]
+        before = torch.arange(S, device=q_BTHD.device)[None, S - T :] + 1
+        if places.padding is not None:
+            before = (before - places.padding[:, None]).clamp(min=1)
+        seen = before if self.window is None else self.window.count(before)
+        s = precise(self.ssmax)
+        return scores.times(s[:, None] * seen[:, None].to(s.dtype).log())
 
 
 def cast_for_matmul(x: Tensor) -> Tensor:

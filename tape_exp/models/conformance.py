@@ -1,11 +1,16 @@
-"""What every positional encoding must do, as checks that its author runs: ``tape-exp check``.
+"""What every positional encoding is promised and must do, as a table of situations that its author
+runs: ``tape-exp check``.
 
-Each makes a decoder of two layers with random positional parameters from the section ``model`` of a
-config, and raises :class:`NonconformingError`; a sentence that it returns is worth knowing.
+Each situation makes small decoders from the section ``model`` of a config, whose positional
+parameters are random, and compares their logits, or gradients, with those of the explicit softmax
+in fp64 on each row alone. Rows are longer than every block, table and threshold: a number of the
+section that is longer than a row is made short. One more situation is one more function in
+:data:`SITUATIONS`.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,21 +18,49 @@ from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.generation import new_cache
 from tape_exp.models.layers import kinds_of
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.places import Places
+from tape_exp.models.positions.base import PositionEncoding, construct
 from tape_exp.models.scores import ByDistance, ByKey, Scores
+from tape_exp.settings.construct import arguments_model, locate
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 Model = dict[str, Any]  # the section of a config
-LONG = 8192  # positions; bf16 tells 897 of them apart
+MANY = 8192  # positions; bf16 tells 897 of them apart
 # As of addition: rows of up to 48 tokens, of which training shows 24; ids 4 to 13 are digits. Two
 # query heads share each key head.
 ARCH = Arch(2, 32, 4, 48, 14, max_length=48, train_length=24, kv_heads=2, digits=(*range(4, 14),))
+# Longer than a CPU's blocks of queries and than the blocks of PaTH, Wall and Householder's product.
+LONG = 160
+SHORT = 16  # what a threshold becomes that is longer than the rows
+ROWS_OF_LENGTH = (LONG, 67, 3)
+LONG_ARCH = replace(ARCH, max_length=192, train_length=24, kv_heads=None)
+# What is allowed: of the largest logit; of a parameter's largest gradient, where a function with
+# kinks, as CoPE's, may be on their other side in fp64; the mean error over the mean logit.
+FP32 = 1e-4
+GRADIENT = 5e-3
+BF16 = 0.05
 
 
 class NonconformingError(AssertionError):
     """An encoding does not do what every one must, in one sentence."""
+
+
+class NotAskedError(Exception):
+    """A situation that an encoding cannot be in, and why, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far an encoding is from the oracle and may be, None where nothing is measured; and a
+    remark.
+    """
+
+    difference: float | None = None
+    allowed: float | None = None
+    remark: str = ""
 
 
 def require(holds: Any, sentence: str) -> None:
@@ -64,142 +97,399 @@ def rows(count: int, length: int) -> Tensor:
     return torch.randint(0, ARCH.vocab, (count, length), generator=torch.Generator().manual_seed(0))
 
 
-def logits_of(decoder: Decoder, tokens: Tensor, **options: Any) -> Tensor:
-    """Logits (B, T, V); encodings that sample positions always draw the same."""
-    return decoder(tokens, sampler=RowSampler(5), **options)
-
-
 def gap(a: Tensor, b: Tensor) -> float:
     """The largest difference of two tensors."""
     return float((a - b).detach().abs().max())
 
 
-def future_tokens_do_not_matter(model: Model) -> None:
-    """Changed tokens change no logits before them, by the explicit softmax and by torch's kernels,
-    which agree.
+def entries(model: Model) -> list[Model]:
+    """The section of each kind of layer."""
+    found: list[Model] = model.get("layers", [model])
+    return found
+
+
+def with_keys(model: Model, **keys: Any) -> Model:
+    """The section with these keys in each kind of layer that does not have them."""
+    if "layers" not in model:
+        return keys | model
+    return model | {"layers": [keys | layer for layer in model["layers"]]}
+
+
+def shortened(model: Model) -> tuple[Model, list[str]]:
+    """The section whose rows of :data:`LONG` tokens go beyond each of its numbers, and what was
+    changed for that.
     """
-    tokens, logits = rows(2, 24), []
-    changed = torch.cat([tokens[:, :15], (tokens[:, 15:] + 3) % ARCH.vocab], 1)
-    for backend in ("explicit", "sdpa"):
-        decoder = random_decoder(model, backend=backend)
-        before, after = (logits_of(decoder, x) for x in (tokens, changed))
-        found = gap(before[:, :15], after[:, :15])
-        require(found < 1e-4, f"later tokens change earlier logits by {found:.2g} ({backend}).")
-        logits.append(before)
-    apart = gap(*logits)
-    require(apart < 1e-4, f"logits of explicit attention and of sdpa are {apart:.2g} apart.")
+    changed: list[str] = []
+    layers = []
+    for layer in entries(model):
+        cls: Any = locate(layer["_target_"], "model")
+        defaults = {key: field.default for key, field in arguments_model(cls).model_fields.items()}
+        short = dict(layer)
+        for key, value in (defaults | layer).items():
+            is_number = isinstance(value, int | float)
+            if is_number and value > LONG and key != "theta" and _constructible(short, key):
+                short[key] = SHORT
+                changed.append(f"{key}={SHORT}")
+        layers.append(short)
+    return (model | {"layers": layers} if "layers" in model else layers[0]), changed
 
 
-def every_parameter_learns(model: Model) -> None:
-    """Logits (B, T, V) in fp32, under bf16 autocast and with weights in bf16, and a finite gradient
-    for every parameter that is trained, other than 0 with weights in fp32.
-    """
-    fp32, bf16 = torch.float32, torch.bfloat16
-    for weights, dtype in ((fp32, fp32), (fp32, bf16), (bf16, bf16)):
-        decoder, when = random_decoder(model, std=0.1).to(weights), f"({weights} in {dtype})"
-        with torch.autocast("cpu", torch.bfloat16, enabled=weights != dtype):
-            logits = logits_of(decoder, rows(2, 24))
-        told = f"logits are {logits.dtype} of the shape {tuple(logits.shape)} {when}."
-        require(logits.dtype == dtype and logits.shape == (2, 24, ARCH.vocab), told)
-        logits.float().square().mean().backward()
-        for name, parameter in decoder.named_parameters():
-            if parameter.requires_grad:
-                grad = parameter.grad
-                require(grad is not None, f"{name} takes no part in the logits.")
-                assert grad is not None
-                require(grad.isfinite().all(), f"the gradient of {name} is not finite {when}.")
-                learns = weights == bf16 or grad.any()
-                require(learns, f"the gradient of {name} is 0 {when}.")
+def _constructible(layer: Model, key: str) -> bool:
+    """Whether an encoding takes a short length for this key."""
+    try:
+        kinds_of({**layer, key: SHORT})[0].position(LONG_ARCH)
+    except ConfigError:
+        return False
+    return True
 
 
-def sixteen_bit_weights_keep_positions_in_fp32(model: Model) -> None:
-    """With weights in bf16, as trainer.precision=bf16-true has them, states and biases are computed
-    in fp32, and logits are near those of the same weights in fp32.
-    """
-    tokens, decoder = rows(2, 24), random_decoder(model, std=0.1).to(torch.bfloat16)
-    kept: list[Tensor] = []
+def oracle(decoder: Decoder) -> Decoder:
+    """The same decoder in fp64, with the explicit softmax."""
+    exact = copy.deepcopy(decoder).double()
+    for block in exact.blocks():
+        block.backend = "explicit"
+    return exact
+
+
+def alone(decoder: Decoder, tokens: Sequence[Tensor], positions: Sequence[Tensor]) -> list[Tensor]:
+    """The oracle's logits of each row, (T, V), without other rows, padding and cache."""
+    exact = oracle(decoder)
+    return [
+        exact(row[None], positions_BT=place[None].double(), sampler=RowSampler(5, first=n))[0]
+        for n, (row, place) in enumerate(zip(tokens, positions, strict=True))
+    ]
+
+
+def apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Outcome:
+    """The largest difference of logits over the largest of them, which must be rounding."""
+    largest = max(float(one.detach().abs().max()) for one in expected)
+    difference = max(map(gap, found, expected)) / largest
+    require(difference < FP32, f"logits are {difference:.2g} of their size from the oracle's.")
+    return Outcome(difference, FP32)
+
+
+def one_row_each(decoder: Decoder, length: int = LONG) -> tuple[Tensor, list[Tensor]]:
+    """Three whole rows of tokens, and the positions that the decoder gives each."""
+    tokens = rows(3, length)
+    positions = decoder.positions(3, length, tokens.device, RowSampler(5)).expand(3, -1)
+    return tokens, [*positions]
+
+
+# Each docstring is one line of the table in the docs.
+
+
+@torch.no_grad()
+def whole_rows(model: Model) -> Outcome:
+    """Rows in a batch, by each backend of a CPU; later tokens and other rows change nothing."""
+    outcomes = []
+    for backend in ("auto", "explicit", "sdpa"):
+        decoder = random_decoder(model, LONG_ARCH, backend=backend).eval()
+        tokens, positions = one_row_each(decoder)
+        logits = decoder(tokens, sampler=RowSampler(5))
+        changed = torch.cat([tokens[:, :100], (tokens[:, 100:] + 3) % ARCH.vocab], 1)
+        before = gap(decoder(changed, sampler=RowSampler(5))[:, :100], logits[:, :100])
+        require(before < FP32, f"later tokens change earlier logits by {before:.2g} ({backend}).")
+        outcomes.append(apart([*logits], alone(decoder, [*tokens], positions)))
+    return max(outcomes, key=lambda outcome: outcome.difference or 0)
+
+
+@torch.no_grad()
+def left_padding(model: Model) -> Outcome:
+    """Rows of 160, 67 and 3 tokens in a batch that is padded at the beginning."""
+    decoder = random_decoder(model, LONG_ARCH).eval()
+    padding = LONG - torch.tensor(ROWS_OF_LENGTH)
+    tokens = rows(3, LONG)
+    cache = new_cache(decoder, LONG, padding, 3, RowSampler(5))
+    logits = decoder(tokens, cache=cache)
+    return _real_tokens(decoder, tokens, cache.positions_BS, logits, padding)
+
+
+@torch.no_grad()
+def right_padding(model: Model) -> Outcome:
+    """Rows of 160, 67 and 3 tokens in a batch that is padded at the end."""
+    decoder = random_decoder(model, LONG_ARCH).eval()
+    tokens, positions = one_row_each(decoder)
+    lengths = torch.tensor(ROWS_OF_LENGTH)
+    logits = decoder(tokens, lengths_B=lengths, sampler=RowSampler(5))
+    kept = [slice(length) for length in ROWS_OF_LENGTH]
+    expected = alone(
+        decoder,
+        [row[part] for row, part in zip(tokens, kept, strict=True)],
+        [row[part] for row, part in zip(positions, kept, strict=True)],
+    )
+    return apart([row[part] for row, part in zip(logits, kept, strict=True)], expected)
+
+
+@torch.no_grad()
+def cached(model: Model) -> Outcome:
+    """Rows in pieces, and token by token, with keys and values in a cache."""
+    decoder = random_decoder(model, LONG_ARCH).eval()
+    tokens = rows(3, LONG)
+    cache = new_cache(decoder, LONG, None, 3, RowSampler(5))
+    logits = _in_pieces(decoder, tokens, cache, [90, 1, 1, 1, 60, *[1] * 7])
+    return apart([*logits], alone(decoder, [*tokens], [*cache.positions_BS.expand(3, -1)]))
+
+
+@torch.no_grad()
+def cached_and_padded(model: Model) -> Outcome:
+    """The same of rows that are padded at the beginning, as prompts in a batch are."""
+    decoder = random_decoder(model, LONG_ARCH).eval()
+    padding = 150 - torch.tensor([150, 60, 1])
+    tokens = rows(3, LONG)
+    cache = new_cache(decoder, LONG, padding, 3, RowSampler(5))
+    logits = _in_pieces(decoder, tokens, cache, [150, 1, 1, 1, 4, 1, 1, 1])
+    return _real_tokens(decoder, tokens, cache.positions_BS, logits, padding)
+
+
+def _in_pieces(decoder: Decoder, tokens: Tensor, cache: Any, sizes: list[int]) -> Tensor:
+    return torch.cat([decoder(piece, cache=cache) for piece in tokens.split(sizes, 1)], 1)
+
+
+def _real_tokens(
+    decoder: Decoder, tokens: Tensor, positions: Tensor, logits: Tensor, padding: Tensor
+) -> Outcome:
+    """Compare what follows the padding of each row."""
+    places = positions.expand(3, -1)
+    starts = padding.tolist()
+    expected = alone(
+        decoder,
+        [row[first:] for row, first in zip(tokens, starts, strict=True)],
+        [row[first:] for row, first in zip(places, starts, strict=True)],
+    )
+    return apart([row[first:] for row, first in zip(logits, starts, strict=True)], expected)
+
+
+@torch.no_grad()
+def positions_given(model: Model) -> Outcome:
+    """Positions with gaps, others for each row."""
+    decoder = random_decoder(model, LONG_ARCH).eval()
+    tokens = rows(3, LONG)
+    draw = torch.rand(3, 192, generator=torch.Generator().manual_seed(2))
+    places = draw.argsort(1)[:, :LONG].sort(1).values
+    logits = decoder(tokens, positions_BT=places, sampler=RowSampler(5))
+    return apart([*logits], alone(decoder, [*tokens], [*places]))
+
+
+@torch.no_grad()
+def grouped_queries(model: Model) -> Outcome:
+    """Two query heads for each head of keys and values."""
+    decoder = random_decoder(model, replace(LONG_ARCH, kv_heads=2)).eval()
+    tokens, positions = one_row_each(decoder)
+    logits = decoder(tokens, sampler=RowSampler(5))
+    return apart([*logits], alone(decoder, [*tokens], positions))
+
+
+@torch.no_grad()
+def window_and_sinks(model: Model) -> Outcome:
+    """A query sees 24 tokens and the first two, in padded rows too."""
+    return left_padding(with_keys(model, window=24, sinks=2))
+
+
+def sampled_positions(model: Model) -> Outcome:
+    """Random positions in training, as RandPE has them."""
+    decoder = random_decoder(with_keys(model, random_range=2.0), LONG_ARCH).train()
+    tokens, positions = one_row_each(decoder)
+    with torch.no_grad():
+        logits = decoder(tokens, sampler=RowSampler(5))
+        return apart([*logits], alone(decoder, [*tokens], positions))
+
+
+def autocast_in_bf16(model: Model) -> Outcome:
+    """Matrices multiply in bf16; states and biases are fp32, whichever backend asks for them."""
+    return _in_bf16(model, torch.float32)
+
+
+def weights_in_bf16(model: Model) -> Outcome:
+    """Parameters are bf16 (``trainer.precision=bf16-true``); states and biases are fp32."""
+    return _in_bf16(model, torch.bfloat16)
+
+
+def _in_bf16(model: Model, weights: torch.dtype) -> Outcome:
+    decoder = random_decoder(model, LONG_ARCH, std=0.1).to(weights).train()
+    tokens, positions = one_row_each(decoder)
+    narrow: set[str] = set()
 
     def watch(block: Any, scores: Scores, state: Tensor | None) -> None:
-        kept.extend([] if state is None else [state])
+        if state is not None and state.element_size() < 4:
+            narrow.add(f"the state is {state.dtype}")
         for bias in scores.biases:
-            kept.append(bias.values if isinstance(bias, ByKey) else scores.addend(bias))
+            kept = bias.values if isinstance(bias, ByKey) else scores.addend(bias)
+            if kept.element_size() < 4:
+                narrow.add(f"a bias is {kept.dtype}")
 
-    logits = logits_of(decoder, tokens, watch=watch).detach()
-    found = ", ".join(sorted({str(x.dtype) for x in kept if x.element_size() < 4}))
-    require(not found, f"a bias or the state is {found}; compute it in fp32.")
-    expected = logits_of(decoder.float(), tokens).detach()
-    error = float((logits - expected).abs().mean() / expected.abs().mean())
-    require(error < 0.05, f"logits with weights in bf16 are {error:.0%} from those in fp32.")
+    with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
+        decoder(tokens, sampler=RowSampler(5), watch=watch)
+        logits = decoder(tokens, sampler=RowSampler(5))
+    require(not narrow, f"{' and '.join(sorted(narrow))}; compute it in fp32.")
+    wanted = (torch.bfloat16, (3, LONG, ARCH.vocab))
+    found = (logits.dtype, tuple(logits.shape))
+    require(found == wanted, f"logits are {found[0]} of the shape {found[1]}.")
+    logits.float().square().mean().backward()
+    for name, parameter in decoder.named_parameters():
+        if parameter.grad is not None:
+            finite = parameter.grad.isfinite().all()
+            require(finite, f"the gradient of {name} is not finite.")
+    with torch.no_grad():
+        expected = torch.stack(alone(decoder, [*tokens], positions))
+        error = float((logits - expected).abs().mean() / expected.abs().mean())
+    require(error < BF16, f"logits are {error:.0%} from the oracle's.")
+    return Outcome(error, BF16)
+
+
+def gradients(model: Model) -> Outcome:
+    """The gradient of every trained parameter, in training; none is zero."""
+    return _gradients(random_decoder(model, LONG_ARCH, std=0.1))
+
+
+def gradient_checkpointing(model: Model) -> Outcome:
+    """The same where a block's activations are computed again in its backward pass."""
+    decoder = random_decoder(model, LONG_ARCH, std=0.1)
+    decoder.recompute = True
+    return _gradients(decoder)
+
+
+def compiled(model: Model) -> Outcome:
+    """The same of blocks that torch.compile has traced into one graph each, with a named backend;
+    tracing needs no compiler.
+    """
+    from torch._dynamo.exc import Unsupported  # takes a second
+
+    torch.compiler.reset()  # else the blocks of other models count to its limit
+    decoder = random_decoder(model, LONG_ARCH, std=0.1, backend="sdpa")
+    try:
+        decoder.compile(backend="eager", fullgraph=True)
+        return _gradients(decoder)
+    except Unsupported:
+        decoder.compile(backend="eager")
+        return replace(_gradients(decoder), remark="the graph breaks")
+
+
+def _gradients(decoder: Decoder) -> Outcome:
+    tokens, positions = one_row_each(decoder.train())
+    mix = torch.randn(LONG, ARCH.vocab, generator=torch.Generator().manual_seed(3))
+    decoder(tokens, sampler=RowSampler(5)).mul(mix).sum().backward()
+    exact = oracle(decoder)
+    exact.zero_grad()
+    exact.recompute = False
+    for n, (row, place) in enumerate(zip(tokens, positions, strict=True)):
+        sampler = RowSampler(5, first=n)
+        logits = exact(row[None], positions_BT=place[None].double(), sampler=sampler)
+        logits.mul(mix).sum().backward()
+    largest = max(float(p.grad.abs().max()) for p in exact.parameters() if p.grad is not None)
+    worst = 0.0
+    for (name, ours), theirs in zip(decoder.named_parameters(), exact.parameters(), strict=True):
+        if not ours.requires_grad:
+            continue
+        require(ours.grad is not None and theirs.grad is not None, f"{name} takes no part.")
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        require(ours.grad.any(), f"the gradient of {name} is 0.")
+        # What softmax cancels, such as a number for all pairs, has a gradient of rounding only.
+        size = max(float(theirs.grad.abs().max()), 1e-3 * largest)
+        difference = gap(ours.grad, theirs.grad) / size
+        told = f"the gradient of {name} is {difference:.2g} of its size from the oracle's."
+        require(difference < GRADIENT, told)
+        worst = max(worst, difference)
+    return Outcome(worst, GRADIENT)
+
+
+def constructor_values(model: Model) -> Outcome:
+    """What the constructor sets is what training begins with, whatever torch's global seed is."""
+    kinds = kinds_of(model)
+    own: list[str] = []
+    weights = []
+    for seed in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            weights.append(Decoder(ARCH, kinds).state_dict())
+    changed = [name for name in weights[0] if not weights[0][name].equal(weights[1][name])]
+    require(not changed, f"{changed[:1]} depends on torch's global generator; draw from the given.")
+    decoder = Decoder(replace(ARCH, layers=len(kinds)), kinds)
+    for layer, (block, kind) in enumerate(zip(decoder.blocks(), kinds, strict=True)):
+        position = block.position
+        if type(position).init_weights is not PositionEncoding.init_weights:
+            own.append(type(position).__name__)
+            continue
+        fresh = construct(kind.position, decoder.arch, 0, f"layers.{layer}.position")
+        given = dict(fresh.named_parameters())
+        for name, parameter in position.named_parameters():
+            kept = given[name].isnan().all() or given[name].equal(parameter)
+            require(kept, f"{name} does not begin as the constructor set it.")
+    return Outcome(remark=f"init_weights of {' and '.join({*own})} sets them" if own else "")
 
 
 @torch.no_grad()
-def positions_stay_distinct(model: Model) -> None:
-    """The initial state tells 8192 positions apart, and a bias by distance over as many is that of
-    fp64.
-    """
-    decoder = random_decoder(model, replace(ARCH, max_length=LONG, train_length=LONG))
-    places = torch.arange(LONG, dtype=torch.float32)[None]
+def many_positions(model: Model) -> Outcome:
+    """The first state tells 8192 positions apart; a bias of 8192 distances is that of fp64."""
+    decoder = random_decoder(model, replace(ARCH, max_length=MANY, train_length=MANY))
+    places = Places.at(torch.arange(MANY, dtype=torch.float32)[None], consecutive=True)
+    few = Places.at(places.positions[:, :4], consecutive=True)
+    worst = 0.0
     for encoding in decoder.encodings():
         if (state := encoding.start(places)) is not None:
-            kept = state.reshape(LONG, -1).unique(dim=0).shape[0]
-            require(kept == LONG, f"start tells {kept} of {LONG} positions apart.")
+            kept = state.reshape(MANY, -1).unique(dim=0).shape[0]
+            require(kept == MANY, f"start tells {kept} of {MANY} positions apart.")
         heads = ARCH.key_heads if encoding.grouped_keys else ARCH.heads
         q, k = (torch.zeros(1, 4, n, ARCH.head_dim) for n in (ARCH.heads, heads))
-        found = encoding.bias(q, k, torch.ones(1, 4, ARCH.width), places[:, :4])
+        found = encoding.bias(q, k, torch.ones(1, 4, ARCH.width), encoding.start(few), few)
         for bias in found if isinstance(found, list) else [found]:
             if isinstance(bias, ByDistance):
-                table, exact = bias.at(places[0]), bias.at(places[0].double())
+                table = bias.at(places.positions[0])
+                exact = bias.at(places.positions[0].double())
                 error = gap(table, exact) / max(float(exact.abs().max()), 1e-9)
-                require(error < 1e-3, f"bias is {error:.1g} of its size from that in fp64.")
+                require(error < FP32, f"bias is {error:.1g} of its size from that in fp64.")
+                worst = max(worst, error)
                 if bias.slopes is not None:
-                    straight = table.equal(-bias.slopes[:, None] * places)
+                    straight = table.equal(-bias.slopes[:, None] * places.positions)
                     require(straight, "a bias by distance is not -slopes · distance.")
+    return Outcome(worst, FP32)
 
 
 @torch.no_grad()
-def shifted_positions(model: Model) -> str:
-    """Say whether logits change when all positions are shifted, which is measured in fp64."""
+def shifted_positions(model: Model) -> Outcome:
+    """Whether logits change when all positions are shifted, in fp64: a remark, never a failure."""
     decoder = random_decoder(model).double()
     tokens, positions = rows(2, 24), torch.arange(24, dtype=torch.float64)[None]
     offsets = (3.0, 17.25, 1000.5) if decoder.reach is None else (3.0, 17.0, 24.0)
     base = decoder(tokens, positions_BT=positions)
     change = max(gap(decoder(tokens, positions_BT=positions + x), base) for x in offsets)
-    if change > 1e-9:
-        return f"logits depend on the positions themselves: shifts change them by {change:.1g}"
-    return "logits depend on distances only"
+    told = "logits depend on " + ("distances only" if change < 1e-9 else "the positions themselves")
+    return Outcome(change, remark=told)
 
 
-@torch.no_grad()
-def cached_decoding_is_full_decoding(model: Model) -> None:
-    """Logits of a row at once, in parts and token by token are equal to 1e-4. An encoding that
-    needs all earlier tokens says ``cacheable = False``.
+_EACH: tuple[Callable[[Model], Outcome], ...] = (
+    whole_rows,
+    left_padding,
+    right_padding,
+    cached,
+    cached_and_padded,
+    positions_given,
+    grouped_queries,
+    window_and_sinks,
+    sampled_positions,
+    autocast_in_bf16,
+    weights_in_bf16,
+    gradients,
+    gradient_checkpointing,
+    compiled,
+    constructor_values,
+    many_positions,
+    shifted_positions,
+)
+SITUATIONS = {situation.__name__: situation for situation in _EACH}
+
+
+def outcome_of(situation: str, model: Model) -> Outcome:
+    """Put an encoding in a situation. Raises :class:`NonconformingError` where it fails, and
+    :class:`NotAskedError` where the encoding refuses the situation in a sentence of its own.
     """
-    decoder, tokens = random_decoder(model).eval(), rows(3, 15)
-    for chunks in ([5, 1, 1, 8], [1] * 15):
-        cache = new_cache(decoder, 15, None, 3, RowSampler(5))
-        full = decoder(tokens, positions_BT=cache.positions_BS)
-        parts = [decoder(part, cache=cache) for part in tokens.split(chunks, 1)]
-        apart = gap(torch.cat(parts, 1), full)
-        require(apart < 1e-4, f"logits in parts of {chunks} are {apart:.2g} from those at once.")
-
-
-@torch.no_grad()
-def padded_rows_are_rows_alone(model: Model) -> None:
-    """Other rows beside a row do not change its logits. Nor do shorter and longer ones change what
-    generation writes after it, which is not asked of encodings that sample positions.
-    """
-    decoder, tokens = random_decoder(model).eval(), rows(3, 20)
-    others = torch.cat([tokens[:1], (tokens[1:] + 3) % ARCH.vocab])
-    found = gap(*(logits_of(decoder, x)[0] for x in (tokens, others)))
-    require(found < 1e-4, f"other rows change logits by {found:.2g}.")
-    if decoder.random is None:
-        prompts = [tokens[0, :5], tokens[1, :12], tokens[2, :1]]
-        together = generate(decoder, prompts, 8)
-        alone = [generate(decoder, [prompt], 8)[0] for prompt in prompts]
-        require(together == alone, "a row is continued differently where others are beside it.")
-
-
-_EACH: list[Callable[[Model], str | None]] = [future_tokens_do_not_matter, every_parameter_learns]
-_EACH += [sixteen_bit_weights_keep_positions_in_fp32, positions_stay_distinct, shifted_positions]
-_EACH += [cached_decoding_is_full_decoding, padded_rows_are_rows_alone]
-CHECKS = {check.__name__: check for check in _EACH}
+    short = model if situation in ("constructor_values", "many_positions") else shortened(model)[0]
+    try:
+        return SITUATIONS[situation](short)
+    except ConfigError as refused:
+        random_decoder(short, LONG_ARCH)  # must be possible
+        raise NotAskedError(str(refused)) from refused
+    except IndexError as error:
+        raise NonconformingError(
+            f"a table has no such position ({error}); say how many it has: self.reach."
+        ) from error

@@ -16,9 +16,8 @@ from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import prepare_to_compile
 from tape_exp.models.block import Block, ForwardContext, Watch, matrix
 from tape_exp.models.layers import Kinds, LayerKind, random_positions
-from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.positions.learned import Learned
-from tape_exp.models.positions.rope import BY_LENGTH, RoPE
+from tape_exp.models.places import Places
+from tape_exp.models.positions.base import PositionEncoding, construct
 from tape_exp.settings.schema import Arch
 
 if TYPE_CHECKING:
@@ -56,7 +55,14 @@ class Decoder(nn.Module):
         chosen = [pattern[layer % len(pattern)] for layer in range(arch.layers)]
         self.kinds = list(dict.fromkeys(chosen))
         blocks = [
-            Block(arch, kind.position(arch), backend, layer, kind.attention, self.kinds.index(kind))
+            Block(
+                arch,
+                construct(kind.position, arch, seed, f"layers.{layer}.position"),
+                backend,
+                layer,
+                kind.attention,
+                self.kinds.index(kind),
+            )
             for layer, kind in enumerate(chosen)
         ]
         self.layers = nn.ModuleList(blocks)
@@ -65,6 +71,9 @@ class Decoder(nn.Module):
         if arch.tied:
             self.head.weight = self.embedding.weight
         self.random = random_positions(self.kinds, arch)
+        if self.random is not None:
+            for block in blocks:
+                block.position.require(self.random.range)
         for kind in range(len(self.kinds)):
             first, *others = (block for block in blocks if block.kind == kind)
             first.is_first_of_kind = True
@@ -84,6 +93,7 @@ class Decoder(nn.Module):
             generator = generator_for(seed, "init", name)
             if isinstance(module, PositionEncoding):
                 module.init_weights(generator)
+                module.require_weights()
             elif blank or ".position." in name or (self.arch.tied and module is self.head):
                 continue
             elif isinstance(module, nn.Embedding | nn.Linear):
@@ -96,6 +106,7 @@ class Decoder(nn.Module):
         tokens_BT: Tensor,
         *,
         positions_BT: Tensor | None = None,
+        lengths_B: Tensor | None = None,
         sampler: RowSampler | None = None,
         cache: "Cache | None" = None,
         last_only: bool = False,
@@ -108,6 +119,8 @@ class Decoder(nn.Module):
         Args:
             tokens_BT: token ids; with a cache, those that follow the cached ones.
             positions_BT: positions instead of 0 … T-1, (1, T) or (B, T); fp64 makes angles fp64.
+            lengths_B: how many tokens each row has where padding follows them. Only encodings that
+                read the length of a row ask; nothing else looks at what follows.
             sampler: for encodings that sample positions.
             cache: what layers keep of earlier tokens, extended by these, and all positions.
             last_only: only the logits of the last token, (B, 1, V).
@@ -116,25 +129,11 @@ class Decoder(nn.Module):
                 they are negative.
             watch: see :data:`~tape_exp.models.block.Watch`.
         """
-        (B, T), computed = tokens_BT.shape, tokens_BT
-        consecutive, padding_B, last_B1 = self.random is None and positions_BT is None, None, None
-        if cache is not None:
-            known_BS, sampler, padding_B = cache.append(tokens_BT), cache.sampler, cache.padding_B
-            positions_BT = cache.positions_BS[:, : known_BS.shape[1]]
-            last_B1 = cache.positions_BS[:, -1:]
-            computed = tokens_BT if self.cacheable else known_BS
-        elif positions_BT is None:
-            positions_BT = self.positions(B, T, tokens_BT.device, sampler)
-        elif not positions_BT.is_floating_point():
-            positions_BT = positions_BT.float()
-        first, own_BT = positions_BT.shape[1] - computed.shape[1], computed
-        if padding_B is not None:
-            places = torch.arange(first, positions_BT.shape[1], device=padding_B.device)
-            own_BT = computed.masked_fill(places < padding_B[:, None], -1)
-        kept = cache if self.cacheable else None
-        context = ForwardContext(own_BT, positions_BT, consecutive, sampler, kept, padding_B, watch)
-        states = self.starts(positions_BT[:, first:], last_B1)
-        x_BTC = self.embedding(computed)
+        T = tokens_BT.shape[1]
+        places, computed_BT = self._places(tokens_BT, positions_BT, lengths_B, sampler, cache)
+        context = ForwardContext(places, cache if self.cacheable else None, watch)
+        states = [position.start(places) for position in self.encodings()]
+        x_BTC = self.embedding(computed_BT)
         run = self._run if self.training and cache is None and watch is None else run_block
         if self.recompute and self.training and torch.is_grad_enabled():
             run = partial(checkpoint, run, use_reentrant=False)
@@ -151,6 +150,51 @@ class Decoder(nn.Module):
             found = found[:, -T:]
         return found
 
+    def _places(
+        self,
+        tokens_BT: Tensor,
+        positions_BT: Tensor | None,
+        lengths_B: Tensor | None,
+        sampler: RowSampler | None,
+        cache: "Cache | None",
+    ) -> tuple[Places, Tensor]:
+        """Where the tokens that are computed stand, and their ids; without a usable cache they are
+        all tokens so far.
+        """
+        if cache is not None:
+            return self._places_in_cache(tokens_BT, cache)
+        consecutive = self.random is None and positions_BT is None
+        if positions_BT is None:
+            rows, length = tokens_BT.shape
+            positions_BT = self.positions(rows, length, tokens_BT.device, sampler)
+        elif not positions_BT.is_floating_point():
+            positions_BT = positions_BT.float()
+        if lengths_B is not None and self.reads_length:
+            # Padding at the end stands where the last token does, and makes no row longer.
+            positions_BT = positions_BT.minimum(lengths_B.to(positions_BT)[:, None] - 1)
+            consecutive = False
+        places = Places(tokens_BT, tokens_BT, positions_BT, consecutive, sampler=sampler)
+        return places, tokens_BT
+
+    def _places_in_cache(self, tokens_BT: Tensor, cache: "Cache") -> tuple[Places, Tensor]:
+        known_BS = cache.append(tokens_BT)
+        S = known_BS.shape[1]
+        computed_BT = tokens_BT if self.cacheable else known_BS
+        ids_BS = known_BS
+        if cache.padding_B is not None:
+            index_S = torch.arange(S, device=known_BS.device)
+            ids_BS = known_BS.masked_fill(index_S < cache.padding_B[:, None], -1)
+        places = Places(
+            ids_BS[:, -computed_BT.shape[1] :],
+            ids_BS,
+            cache.positions_BS[:, :S],
+            self.random is None,
+            cache.padding_B,
+            cache.positions_BS[:, -1:],
+            cache.sampler,
+        )
+        return places, computed_BT
+
     def compile(self, **options: Any) -> None:
         """Let torch.compile make kernels of a block in training, where all of a kind share a graph
         but for the first and the last. In evaluation every length would be one of its own.
@@ -163,19 +207,10 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Positions of the tokens, fp32: 0 … T-1, (1, T), or (rows, T) where they are random."""
         for position in self.encodings():
-            if isinstance(position, Learned):
-                position.require(length)
+            position.require(length)
         if self.random is not None:
             return self.random.sample(rows, length, device, sampler, self.training)
         return torch.arange(length, device=device, dtype=torch.float32)[None]
-
-    def starts(self, positions_BT: Tensor, last_B1: Tensor | None = None) -> list[Tensor | None]:
-        """The state that the first layer of each kind sees. In cached decoding the last position
-        that a row may have goes along, so that every step sees the same length.
-        """
-        more = positions_BT if last_B1 is None else torch.cat([positions_BT, last_B1], 1)
-        states, T = [position.start(more) for position in self.encodings()], positions_BT.shape[1]
-        return [None if state is None else state[:, :T] for state in states]
 
     @property
     def cacheable(self) -> bool:
@@ -185,13 +220,12 @@ class Decoder(nn.Module):
     @property
     def reach(self) -> int | None:
         """The number of positions, where a table holds them."""
-        return min((x.length for x in self.encodings() if isinstance(x, Learned)), default=None)
+        return min((x.reach for x in self.encodings() if x.reach is not None), default=None)
 
     @property
     def reads_length(self) -> bool:
         """Whether what a token sees depends on the length of its row."""
-        ropes = (x for x in self.encodings() if isinstance(x, RoPE))
-        return any(rope.scaling.method in BY_LENGTH for rope in ropes)
+        return any(position.reads_length for position in self.encodings())
 
     def encodings(self) -> list[PositionEncoding]:
         """The encoding of the first layer of each kind, in order."""

@@ -19,7 +19,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import Cache, new_cache
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.llama import sizes
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.base import PositionEncoding, construct
 from tape_exp.settings.schema import Arch
 
 
@@ -71,7 +71,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             return
         with torch.device("cpu"):
             (kind,) = (x.kind for x in self.decoder.blocks() if x.position is module)
-            fresh = self.decoder.kinds[kind].position(module.arch)
+            fresh = construct(self.decoder.kinds[kind].position, module.arch, 0, "missing")
             fresh.init_weights(torch.Generator().manual_seed(0))
         made = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):

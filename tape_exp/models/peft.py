@@ -1,8 +1,8 @@
 """Adapting a model to a longer context: what is trained, and what its positions become."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -10,17 +10,18 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 
-from tape_exp.machine.seeding import seed_for
+from tape_exp.machine.seeding import RowSampler, generator_for, seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import LayerOutputs, PositionEncoding, for_heads
+from tape_exp.models.layers import kinds_of
+from tape_exp.models.positions.base import for_heads
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE, Theta
 from tape_exp.models.scores import Scores
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import AttentionConfig, Count, Positive
+from tape_exp.settings.schema import Arch, AttentionConfig, Count, Positive
 
 Part = Literal["everything", "positions", "embedding", "head", "norms"]
 Matrix = Literal["q", "k", "v", "o", "gate", "up", "down"]
@@ -147,32 +148,36 @@ class Adaptation:
                 block.attend = partial(sparse_in_training, block, self.sparse_groups)
 
 
-def begins_as_rope(position: PositionEncoding) -> bool:
-    """Whether a fresh layer gives the logits of RoPE at its own theta and scaling, and leaves the
-    state as it is: measured on random queries and keys.
+@torch.no_grad()
+def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
+    """Whether fresh decoders with this section ``model`` give the logits of RoPE at the same theta,
+    scaling, window, norms and scale of logits: measured on two small ones with the same backbone.
     """
-    arch, T = position.arch, 16
-    source = getattr(position, "rope", position)
-    if not isinstance(source, RoPE):
-        return False
-    draw = torch.Generator().manual_seed(0)
-    sizes = ((arch.heads, arch.head_dim), (arch.key_heads, arch.head_dim), (arch.width,))
-    q, k, x = (torch.randn(1, T, *size, generator=draw) for size in sizes)
-    places = torch.arange(T, dtype=torch.float32)[None]
-    rope = RoPE(arch, source.theta, source.scaling)
+    layers = model.get("layers", [model])
+    shared = {"theta", "scaling", *AttentionConfig.__dataclass_fields__}
+    shared -= {"random_range", "random_floats"}
+    rope = {"name": "rope", "_target_": f"{RoPE.__module__}.{RoPE.__qualname__}"}
+    ropes = [rope | {key: layer[key] for key in shared if key in layer} for layer in layers]
+    small = replace(
+        arch,
+        layers=2 * len(layers),
+        width=32,
+        heads=4,
+        ffn=32,
+        vocab=32,
+        head_size=arch.head_dim,
+        kv_heads=4 if arch.key_heads == arch.heads else 2,
+        tied=False,
+    )
+    tokens = torch.randint(0, 32, (2, 16), generator=generator_for(0, "begins as RoPE"))
     logits = []
-    for one in (position, rope):
-        state = one.start(places)
-        keys = k if one.grouped_keys else for_heads(k, arch.heads)
-        turned_q, turned_k = one.rotate(q, keys, x, state)
-        product = torch.einsum("bthd,bshd->bhts", turned_q, for_heads(turned_k, arch.heads))
-        logits.append(product * turned_q.shape[-1] ** -0.5)
-    state = position.start(places)
-    carried = position.carry(state)
-    averaged = None if carried is None else carried.expand(1, T, arch.heads, -1)
-    after = position.update(state, averaged, LayerOutputs(x, x, x))
-    pairs = [logits] if after is None or state is None else [logits, [after, state]]
-    return all(one.allclose(other, atol=1e-4) for one, other in pairs)
+    for kinds in (kinds_of(model), kinds_of({"name": "rope", "layers": ropes})):
+        decoder = Decoder(small, kinds)
+        for name, module in decoder.named_modules():
+            if isinstance(module, nn.Linear) and ".position." not in name:
+                module.weight.mul_(10)  # so that attention is far from uniform
+        logits.append(decoder(tokens, sampler=RowSampler(0)))
+    return logits[0].allclose(logits[1], atol=1e-4)
 
 
 def sparse_in_training(

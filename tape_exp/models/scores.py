@@ -10,7 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+Modifier = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # what is added at (b, h, t, s)
 
 
 def full_precision(x: Tensor) -> AbstractContextManager:
@@ -24,8 +27,38 @@ def precise(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+class Bias:
+    """What an encoding adds to logits. A subclass says how :meth:`pairs` computes it; the other
+    methods have defaults. :class:`Scores` calls them with autocast off.
+    """
+
+    # Of tokens, so that 16 bits would round what its gradient goes to.
+    from_tokens = False
+    # (H,) where the bias is -slope · distance, which flash-attn computes itself.
+    slopes: Tensor | None = None
+
+    def pairs(self, scores: "Scores") -> Tensor:
+        """What is added to each pair of query and key: it broadcasts to (B, H, T, S), at least
+        fp32. What it is at keys after the query does not matter.
+        """
+        raise TypeError(f"{type(self).__name__} must say what it adds to each pair: pairs(scores).")
+
+    def of_block(self, first: int, T: int, S: int) -> "Bias":
+        """The same bias of the T queries from ``first`` on and of the first S keys."""
+        return self
+
+    def modifier(self, scores: "Scores", more: int) -> Modifier:
+        """The same for FlexAttention, whose queries and keys have ``more`` tokens at the end."""
+        H, T, S = scores.q.shape[1], scores.q.shape[2], scores.k.shape[2]
+        pairs = F.pad(self.pairs(scores).expand(-1, H, T, S), (0, more, 0, more))
+        if len(pairs) == 1:  # one for all rows, whose gradients meet in atomic additions
+            shared = pairs[0]
+            return lambda b, h, t, s: shared[h, t, s]
+        return lambda b, h, t, s: pairs[b, h, t, s]
+
+
 @dataclass(frozen=True)
-class ByDistance:
+class ByDistance(Bias):
     """A bias of the distance of query and key: (H, N) at distances (N,) fp32. ``slopes``, (H,): the
     bias is -slope · distance, which flash-attn computes itself.
     """
@@ -33,33 +66,83 @@ class ByDistance:
     at: Callable[[Tensor], Tensor]
     slopes: Tensor | None = None
 
+    def pairs(self, scores: "Scores") -> Tensor:
+        """A look-up in a table of all distances where positions count tokens."""
+        if scores.by_place:
+            return by_distance(self.table(scores), scores.q.shape[2])[None]
+        keys = scores.key_positions
+        distance = (keys[:, scores.offset :, None] - keys[:, None]).clamp(min=0)
+        return self.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
+
+    def table(self, scores: "Scores") -> Tensor:
+        """(H, S): the bias at the distances 0 … S - 1."""
+        S = scores.k.shape[2]
+        return self.at(torch.arange(S, device=scores.q.device, dtype=torch.float32))
+
+    def modifier(self, scores: "Scores", more: int) -> Modifier:
+        if not scores.by_place:
+            return super().modifier(scores, more)
+        table, offset = F.pad(self.table(scores), (0, more)), scores.offset
+        return lambda b, h, t, s: table[h, (t + offset - s).clamp(min=0)]
+
 
 @dataclass(frozen=True)
-class ByKey:
+class ByKey(Bias):
     """A bias of a key, (B, S, H), in fp64 where only differences within a row are small. What the
     query adds cancels in the softmax: a sum from key to query, c_i - c_j, is -c_j.
     """
 
     values: Tensor
 
+    from_tokens = True
+
+    def pairs(self, scores: "Scores") -> Tensor:
+        # Softmax does not see what is subtracted, the bias of the query's own key: what is left
+        # is small where probabilities are not, and has kept all its bits.
+        values = self.values.transpose(1, 2)
+        own = values[:, :, scores.offset :, None].detach()
+        return (values[:, :, None] - own).to(precise(scores.q[..., :0]).dtype)
+
+    def of_block(self, first: int, T: int, S: int) -> "ByKey":
+        return ByKey(self.values[:, :S])
+
+    def modifier(self, scores: "Scores", more: int) -> Modifier:
+        # Two fp32 numbers hold one of fp64. The gradient of a buffer that a score_mod indexes
+        # twice is wrong: a query's own number is a buffer of its own.
+        values = self.values.transpose(1, 2).expand(len(scores.q), -1, -1)
+        keys = F.pad(values, (0, more))
+        high = keys.float()
+        low = (keys - high.to(keys.dtype)).float()
+        own = high[:, :, scores.offset :].detach().clone()
+        return lambda b, h, t, s: (high[b, h, s] - own[b, h, t]) + low[b, h, s]
+
 
 @dataclass(frozen=True)
-class ByPosition:
+class ByPosition(Bias):
     """A bias of the positions of query and key, made for some queries at a time: (1 or B, H, T, S)
     at positions (1 or B, T) and (1 or B, S) fp32. Keys after the query are masked.
     """
 
     at: Callable[[Tensor, Tensor], Tensor]
 
+    def pairs(self, scores: "Scores") -> Tensor:
+        keys = scores.key_positions
+        return self.at(keys[:, scores.offset :], keys)
+
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Bias):
     """A bias of pairs in memory: (1 or B, H, T, S), in at least fp32."""
 
-    pairs: Tensor
+    values: Tensor
 
+    from_tokens = True
 
-Bias = ByDistance | ByKey | ByPosition | Dense
+    def pairs(self, scores: "Scores") -> Tensor:
+        return self.values
+
+    def of_block(self, first: int, T: int, S: int) -> "Dense":
+        return Dense(self.values[:, :, first : first + T, :S])
 
 
 @dataclass(frozen=True)
@@ -86,6 +169,7 @@ class Scores:
     k: Tensor  # (B, H, S, D)
     biases: tuple[Bias, ...] = ()
     positions: Tensor | None = None  # of the keys, (1 or B, S), for biases; None: 0 … S - 1
+    consecutive: bool = False  # positions count the tokens of a row, as where they are None
     # (B,): so many of the first keys of a row no query sees; those in these places give anything.
     padding: Tensor | None = None
     window: Window | None = None  # the keys that a query sees; None: all up to its own
@@ -100,25 +184,14 @@ class Scores:
             return logits.add_(sum(map(self.addend, self.biases), hidden)).softmax(-1)
 
     def addend(self, bias: Bias) -> Tensor:
-        """What a bias adds: it broadcasts to (B, H, T, S)."""
-        if isinstance(bias, Dense):
-            return bias.pairs
-        if isinstance(bias, ByKey):
-            # Softmax does not see what is subtracted, the bias of the query's own key: what is left
-            # is small where probabilities are not, and has kept all its bits.
-            values = bias.values.transpose(1, 2)
-            own = values[:, :, self.offset :, None].detach()
-            return (values[:, :, None] - own).to(precise(self.q[..., :0]).dtype)
-        T, S = self.q.shape[2], self.k.shape[2]
-        if self.positions is None and isinstance(bias, ByDistance):
-            return by_distance(bias.at(torch.arange(S, device=self.q.device).float()), T)[None]
-        keys = self.positions
-        keys = torch.arange(S, device=self.q.device).float()[None] if keys is None else keys
-        queries = keys[:, self.offset :]
-        if isinstance(bias, ByPosition):
-            return bias.at(queries, keys)
-        distance = (queries[:, :, None] - keys[:, None]).clamp(min=0)
-        return bias.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
+        """What a bias adds: it broadcasts to (B, H, T, S), computed without autocast."""
+        with full_precision(self.q):
+            return bias.pairs(self)
+
+    def modifiers(self, more: int) -> list[Modifier]:
+        """The biases for FlexAttention, with ``more`` tokens after queries and keys."""
+        with full_precision(self.q):
+            return [bias.modifier(self, more) for bias in self.biases]
 
     def visible(self) -> Tensor:
         """Where a query may look at a key: booleans that broadcast to (B, H, T, S)."""
@@ -130,15 +203,10 @@ class Scores:
 
     def block(self, q: Tensor, k: Tensor, first: int) -> "Scores":
         """Of the queries q, from ``first`` on, and the keys k, up to the last one's own."""
-        S, biases = k.shape[2], []
-        for bias in self.biases:
-            if isinstance(bias, Dense):
-                bias = Dense(bias.pairs[:, :, first : first + q.shape[2], :S])
-            elif isinstance(bias, ByKey):
-                bias = ByKey(bias.values[:, :S])
-            biases.append(bias)
+        T, S = q.shape[2], k.shape[2]
+        biases = tuple(bias.of_block(first, T, S) for bias in self.biases)
         positions = None if self.positions is None else self.positions[:, :S]
-        return replace(self, q=q, k=k, biases=tuple(biases), positions=positions)
+        return replace(self, q=q, k=k, biases=biases, positions=positions)
 
     @property
     def offset(self) -> int:
@@ -146,10 +214,22 @@ class Scores:
         return self.k.shape[2] - self.q.shape[2]
 
     @property
+    def by_place(self) -> bool:
+        """Whether the distance of two tokens is by how many places they are apart."""
+        return self.consecutive or self.positions is None
+
+    @property
+    def key_positions(self) -> Tensor:
+        """Those of the keys, (1 or B, S)."""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(self.k.shape[2], device=self.q.device, dtype=torch.float32)[None]
+
+    @property
     def slopes(self) -> Tensor | None:
         """(H,) where ALiBi's slopes are all that is added to the logits of whole rows."""
-        alone = len(self.biases) == 1 and self.positions is None and self.padding is None
-        return getattr(self.biases[0], "slopes", None) if alone else None
+        alone = len(self.biases) == 1 and self.by_place and self.padding is None
+        return self.biases[0].slopes if alone else None
 
     def times(self, factor_BHT: Tensor) -> "Scores":
         """The same with the logits of each query, biases included, multiplied by its factor."""

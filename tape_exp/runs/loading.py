@@ -103,11 +103,11 @@ def _check_config(
         fixed = ("_target_", "layers", "random_range", "random_floats")
         same = all(model.get(key) == cfg.model.get(key) for key in fixed)
         if drop or not same:
-            encodings = [] if drop else decoder.encodings()
+            own: Any = OmegaConf.to_container(cfg.model, resolve=True)
             reason = None
             if model.get("_target_") != ROPE or model.get("random_range"):
                 reason = f"the base was trained with model={model['name']}"
-            elif decoder.random is not None or not all(map(begins_as_rope, encodings)):
+            elif not drop and not begins_as_rope(own, decoder.arch):
                 reason = "its first logits are not RoPE's at the same theta and scaling"
             if reason:
                 raise ConfigError(

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import Kinds
+from tape_exp.models.places import Places
 from tape_exp.models.positions import alibi, fire, nope, rope, t5, tape, xpos
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.scores import Scores
@@ -102,13 +103,14 @@ def true_flops(arch: Arch, position: Kinds, length: int) -> float:
 
     def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
         nonlocal full
-        carried = block.position.carry(state) if block.updates_state else None
+        carried = block.position.carry(state, places) if block.updates_state else None
         width = arch.head_dim + (0 if carried is None else carried.shape[-1])
         full += 2 * arch.heads * length**2 * (scores.q.shape[-1] + width)
 
     with torch.inference_mode(False), torch.no_grad(), torch.device("meta"):
         model = Decoder(arch, position, backend="explicit")
-        places, tokens = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.long)
+        positions, tokens = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.long)
+        places = Places.at(positions)
         with FlopCounterMode(display=False) as counter:
-            model(tokens, positions_BT=places, watch=watch)
+            model(tokens, positions_BT=positions, watch=watch)
     return float(counter.get_total_flops() - full / 2)

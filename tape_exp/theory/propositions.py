@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
@@ -133,9 +134,10 @@ def f_and_g(
 ) -> tuple[Tensor, Tensor]:
     """A layer's attended values (what of f sees positions) and its next E, under any M."""
     q, k, v = qkv_3BTHD
-    turned = encoding.rotate(q, k, x_BTC, E)
-    values, averaged = Masked(mask_TT).attend(*turned, v, encoding.carry(E))
-    return values, encoding.update(E, averaged, LayerOutputs(x_BTC, x_BTC, x_BTC))
+    places = Places.at(x_BTC[..., 0])  # which none of these reads
+    turned = encoding.rotate(q, k, x_BTC, E, places)
+    values, averaged = Masked(mask_TT).attend(*turned, v, encoding.carry(E, places))
+    return values, encoding.update(E, averaged, LayerOutputs(x_BTC, x_BTC, x_BTC), places)
 
 
 def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:

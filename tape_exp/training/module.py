@@ -177,17 +177,19 @@ class LanguageModule(LightningModule):
         self.evaluation = self.task.evaluate(model, track, self.cfg.debug.evaluation_batches)
 
     def configure_optimizers(self) -> Any:
-        """AdamW with the task's schedule. Matrices decay; norms, biases and scalars do not.
+        """AdamW with the task's schedule. Matrices decay: linear maps, embeddings, tables. Norms,
+        biases and numbers of heads or channels do not (see :func:`decays`).
 
         Where ``optim.position_lr`` is not 1 the positional encoding's parameters are two further
         groups, whose rate it multiplies.
         """
         optim = self.task.optim
         factors = 1.0, optim.position_lr
+        decaying = {name for name, _ in self.named_parameters() if decays(self, name)}
         parts: Any = {pair: [] for pair in itertools.product(factors, (True, False))}
         for name, parameter in trained(self):
             factor = factors[".position." in name]
-            parts[factor, parameter.ndim > 1].append(parameter)
+            parts[factor, name in decaying].append(parameter)
         groups = [
             {"params": own, "weight_decay": optim.weight_decay * decays, "lr": optim.lr * factor}
             for (factor, decays), own in parts.items()
@@ -218,6 +220,19 @@ class LanguageModule(LightningModule):
             names = {name for name, _ in trained(self)}
             weights = checkpoint["state_dict"]  # if sharded, only the first process has them
             checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
+
+
+def decays(model: nn.Module, name: str) -> bool:
+    """Whether weight decay reaches a parameter: whether it is a matrix, and not numbers of heads in
+    a column, (H, 1), or what an encoding names as ``undecayed``.
+    """
+    owner, _, own_name = name.rpartition(".")
+    module, parameter = model.get_submodule(owner), model.get_parameter(name)
+    if isinstance(module, nn.Linear | nn.Embedding):
+        return parameter.ndim > 1
+    if own_name in getattr(module, "undecayed", ()):
+        return False
+    return parameter.ndim > 1 and parameter.shape[-1] > 1
 
 
 def loss_sum(logits_BTV: Tensor, labels_BT: Tensor, weights_BT: Tensor | None = None) -> Tensor:

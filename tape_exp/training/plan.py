@@ -26,6 +26,7 @@ from tape_exp.machine.hardware import PEAKS, machine_name, peak_flops
 from tape_exp.models.attention import CPU_SDPA_FROM
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.places import Places
 from tape_exp.models.scores import Dense
 from tape_exp.tasks.base import Task
 from tape_exp.training.from_config import blank_parts, micro_batches, precision
@@ -124,12 +125,12 @@ def is_explicit(block: Block, width: int, devices: Devices) -> bool:
     position, arch = block.position, block.position.arch
     T, heads = arch.train_length, arch.key_heads if position.grouped_keys else arch.heads
     with torch.device("meta"):
-        x, places = torch.empty(1, T, arch.width), torch.empty(1, T)
+        x, places = torch.empty(1, T, arch.width), Places.at(torch.empty(1, T))
         q, k = (torch.empty(1, T, h, arch.head_dim) for h in (arch.heads, heads))
         state = position.start(places)
-        q, k = position.rotate(q, k, x, state)
-        bias = position.bias(q, k, x, places)
-        carries = position.carry(state) is not None
+        q, k = position.rotate(q, k, x, state, places)
+        bias = position.bias(q, k, x, state, places)
+        carries = position.carry(state, places) is not None
     dense = any(isinstance(part, Dense) for part in (bias if isinstance(bias, list) else [bias]))
     biased = bool(bias) and (devices.cpu or width == 4)  # else in the kernel
     on_cpu = devices.cpu and (carries or arch.train_length < CPU_SDPA_FROM)

@@ -113,7 +113,7 @@ def test_padding_is_hidden(backend, kinds, T):
         biases = []
         for bias in scores.biases:
             if isinstance(bias, Dense):
-                bias = Dense(bias.pairs[b : b + 1, :, first:, skip:])
+                bias = Dense(bias.values[b : b + 1, :, first:, skip:])
             if isinstance(bias, ByKey):
                 bias = ByKey(bias.values[b : b + 1, skip:])
             biases.append(bias)

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from tape_exp.models import conformance
-from tape_exp.models.conformance import CHECKS, NonconformingError
+from tape_exp.models.conformance import NonconformingError, outcome_of
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.selective_rope import SelectiveRoPE
-from tape_exp.models.scores import ByDistance, ByKey, Dense
+from tape_exp.models.scores import ByDistance, ByKey, ByPosition, Dense
+from tape_exp.settings.errors import ConfigError
 from tests.conftest import model_of
 
 H = conformance.ARCH.heads
@@ -20,7 +21,7 @@ H = conformance.ARCH.heads
 class Peeks(PositionEncoding):
     """A bias that depends on the last of the keys."""
 
-    def bias(self, q, k, x, positions):
+    def bias(self, q, k, *_):
         last = k[:, -1].sum((1, 2))[:, None, None, None]
         return Dense(last * torch.arange(k.shape[1], dtype=k.dtype).expand(1, H, q.shape[1], -1))
 
@@ -36,14 +37,14 @@ class Idle(PositionEncoding):
 class Rounds(PositionEncoding):
     """A state in bf16."""
 
-    def start(self, positions):
-        return positions[..., None].to(torch.bfloat16).float()
+    def start(self, places):
+        return places.positions[..., None].to(torch.bfloat16).float()
 
 
 class Coarse(PositionEncoding):
     """A bias of distances that were bf16."""
 
-    def bias(self, q, k, x, positions):
+    def bias(self, *_):
         return ByDistance(
             lambda d: -(d if d.dtype == torch.float64 else d.bfloat16()).expand(H, -1)
         )
@@ -52,15 +53,70 @@ class Coarse(PositionEncoding):
 class Leaks(PositionEncoding):
     """A bias that depends on the other rows."""
 
-    def bias(self, q, k, x, positions):
+    def bias(self, q, k, *_):
         return ByKey(k.mean(0).sum(-1).expand(len(q), -1, -1))
 
 
 class Halves(PositionEncoding):
     """A bias in bf16."""
 
-    def bias(self, q, k, x, positions):
+    def bias(self, q, k, *_):
         return ByKey(k.bfloat16().sum(-1))
+
+
+class Multiplies(PositionEncoding):
+    """A bias whose matrix product an open autocast would compute in bf16."""
+
+    def __init__(self, arch):
+        super().__init__(arch)
+        self.w = nn.Parameter(torch.ones(arch.heads, 1))
+
+    def bias(self, *_):
+        return ByDistance(lambda d: -(self.w.to(d.dtype) @ d[None].log1p()))
+
+
+class Places(PositionEncoding):
+    """A bias of positions that takes the places in the batch for them."""
+
+    def bias(self, q, *_):
+        def at(queries, keys):
+            places = torch.arange(keys.shape[1], dtype=keys.dtype)
+            return places[-queries.shape[1] :, None].expand(1, H, -1, 1) * places / 100
+
+        return ByPosition(at)
+
+
+class Unset(PositionEncoding):
+    """A vector that nobody gives values."""
+
+    def __init__(self, arch):
+        super().__init__(arch)
+        self.r = nn.Parameter(torch.empty(arch.heads))
+
+
+class Table(PositionEncoding):
+    """A table of positions that does not say how many it has."""
+
+    def __init__(self, arch):
+        super().__init__(arch)
+        self.embedding = nn.Parameter(torch.empty(arch.train_length, arch.width))
+
+    def embed(self, x, places):
+        return x + self.embedding[places.positions.long()]
+
+
+class Lasting(PositionEncoding):
+    """Random values that are drawn again whenever weights are."""
+
+    def init_weights(self, generator):
+        nn.init.normal_(self.r)
+
+    def __init__(self, arch):
+        super().__init__(arch)
+        self.r = nn.Parameter(torch.ones(arch.heads))
+
+    def bias(self, *_):
+        return ByDistance(lambda d: -self.r[:, None] * d)
 
 
 class Forgets(SelectiveRoPE):
@@ -70,13 +126,16 @@ class Forgets(SelectiveRoPE):
 
 
 MISTAKES = [
-    (Peeks, "future_tokens_do_not_matter", "later tokens change earlier logits"),
-    (Idle, "every_parameter_learns", "takes no part"),
-    (Rounds, "positions_stay_distinct", "of 8192 positions apart"),
-    (Coarse, "positions_stay_distinct", "of its size from that in fp64"),
-    (Halves, "sixteen_bit_weights_keep_positions_in_fp32", "is torch.bfloat16"),
-    (Leaks, "padded_rows_are_rows_alone", "other rows change logits by"),
-    (Forgets, "cached_decoding_is_full_decoding", "from those at once"),
+    (Peeks, "whole_rows", "later tokens change earlier logits"),
+    (Idle, "gradients", "takes no part"),
+    (Rounds, "many_positions", "of 8192 positions apart"),
+    (Coarse, "many_positions", "of its size from that in fp64"),
+    (Halves, "weights_in_bf16", "is torch.bfloat16"),
+    (Leaks, "right_padding", "from the oracle's"),
+    (Forgets, "cached", "from the oracle's"),
+    (Places, "left_padding", "from the oracle's"),
+    (Table, "whole_rows", "say how many it has"),
+    (Lasting, "constructor_values", "depends on torch's global generator"),
 ]
 
 
@@ -84,7 +143,7 @@ MISTAKES = [
 def section(monkeypatch):
     """The section ``model`` of a class of this file, as if a package had brought it."""
     module = types.ModuleType("mistaken.encodings")
-    for cls, *_ in MISTAKES:
+    for cls in (*(mistake[0] for mistake in MISTAKES), Multiplies, Unset):
         monkeypatch.setattr(cls, "__module__", "mistaken.encodings")
         setattr(module, cls.__name__, cls)
     monkeypatch.setitem(sys.modules, "mistaken", types.ModuleType("mistaken"))
@@ -97,11 +156,21 @@ def section(monkeypatch):
 )
 def test_a_mistake_is_found(section, cls, check, told):
     with pytest.raises(NonconformingError, match=told):
-        CHECKS[check](section(cls))
+        outcome_of(check, section(cls))
+
+
+def test_a_bias_is_computed_in_fp32_whenever_it_is(section):
+    """Also one that is made of a matrix product, inside of autocast and long after ``bias``."""
+    assert outcome_of("autocast_in_bf16", section(Multiplies)).difference < conformance.BF16
+
+
+def test_a_parameter_without_values_is_refused(section):
+    with pytest.raises(ConfigError, match="Unset leaves its parameter r without values"):
+        conformance.random_decoder(section(Unset))
 
 
 @pytest.mark.parametrize(
     ("name", "told"), [("rope", "distances only"), ("fire", "the positions themselves")]
 )
 def test_what_a_shift_changes_is_said(name, told):
-    assert told in CHECKS["shifted_positions"](model_of(name))
+    assert told in outcome_of("shifted_positions", model_of(name)).remark

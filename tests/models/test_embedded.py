@@ -10,6 +10,7 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
+from tape_exp.models.places import Places
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import VOCABULARY
 from tests.conftest import make_decoder, make_position
@@ -93,7 +94,9 @@ def ids_of(encoding, tokens: torch.Tensor, sampler: RowSampler | None = None) ->
     """The rows of the table that an encoding adds to its tokens, (B, T)."""
     with torch.no_grad():
         encoding.embedding.copy_(torch.arange(len(encoding.embedding))[:, None].float())
-        return encoding.embed(torch.zeros(*tokens.shape, 32), tokens, None, sampler)[..., 0].long()
+        positions = torch.arange(float(tokens.shape[1]))[None]
+        places = Places(tokens, tokens, positions, sampler=sampler)
+        return encoding.embed(torch.zeros(*tokens.shape, 32), places)[..., 0].long()
 
 
 def test_offsets_are_those_of_the_row_and_reach_both_ends(arch):

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from tape_exp.models.conformance import ARCH, randomise
+from tape_exp.models.places import Places
 from tape_exp.models.positions import path as path_module
 from tape_exp.models.positions import wall as wall_module
 from tape_exp.models.positions.base import for_heads
@@ -164,7 +165,7 @@ def kerple_power(e, q, k, x, h, g):
 
 
 def bam(e, q, k, x, h, g):
-    return lambda i, j: -torch.exp(e.alpha[h, 0]) * (i - j + 1e-5) ** e.beta[h, 0]
+    return lambda i, j: -torch.exp(e.alpha[h]) * (i - j + 1e-5) ** e.beta[h]
 
 
 def cable(e, q, k, x, h, g):
@@ -246,10 +247,12 @@ def test_logits_and_gradients_are_those_of_the_equation(case, key_heads, monkeyp
     )
     positions = torch.arange(N, dtype=torch.float64)[None]
     keys = k.repeat_interleave(H // key_heads, 2)
-    turned = encoding.rotate(q, k if encoding.grouped_keys else keys, x, encoding.start(positions))
+    places = Places.at(positions)
+    grouped = k if encoding.grouped_keys else keys
+    turned = encoding.rotate(q, grouped, x, encoding.start(places), places)
     width = turned[0].shape[-1]
     found = torch.einsum("bthd,bshd->bhts", turned[0], for_heads(turned[1], H)) / math.sqrt(width)
-    if encoding.bias(*turned, x, positions) is not None:
+    if encoding.bias(*turned, x, None, places) is not None:
         found = found + bias_of(encoding, *turned, x, positions)
     expected = torch.zeros(2, H, N, N, dtype=torch.float64)
     for b, h in itertools.product(range(2), range(H)):
@@ -292,6 +295,6 @@ def test_sums_and_products_over_many_tokens_stay_precise_in_fp32(name, words, le
     for dtype in (torch.float32, torch.float64):
         given = [y.to(dtype) for y in (q, k, x)]
         encoding.to(dtype)
-        turned = encoding.rotate(*given, torch.zeros(1, 1, 1, 1, dtype=dtype))[0][:, -1]
+        turned = encoding.rotate(*given, torch.zeros(1, 1, 1, 1, dtype=dtype), None)[0][:, -1]
         found.append(turned if length > 256 else bias_of(encoding, *given).tril())
     assert (found[0] - found[1]).abs().max() < error

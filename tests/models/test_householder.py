@@ -59,7 +59,7 @@ def test_keys_are_seen_through_the_tokens_between():
     changed_x, changed_E = (torch.cat([y[:, :3] + 1, y[:, 3:]], 1) for y in (x, E))
     seen = []
     for features, state in ((x, E), (changed_x, changed_E)):
-        turned = encoding.update(state, None, LayerOutputs(features, features, features))
+        turned = encoding.update(state, None, LayerOutputs(features, features, features), None)
         seen.append(torch.einsum("bihmlr,bjhmkr->bhmijlk", turned, turned))
     assert (seen[0] - seen[1])[:, :, :, 3:, 3:].abs().max() < 1e-10
     assert (seen[0] - seen[1])[:, :, :, 3:, 1].abs().max() > 0.1
@@ -72,7 +72,7 @@ def test_the_update_is_orthogonally_equivariant():
     O = torch.linalg.qr(  # noqa: E741
         torch.randn(8, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     )[0]
-    before, after = (encoding.update(s, None, LayerOutputs(x, x, x)) for s in (E, E @ O))
+    before, after = (encoding.update(s, None, LayerOutputs(x, x, x), None) for s in (E, E @ O))
     assert (after - before @ O).abs().max() < 1e-10
     assert (before - E).abs().max() > 0.1
 

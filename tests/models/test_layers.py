@@ -10,6 +10,7 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
+from tape_exp.models.places import Places
 from tape_exp.models.trace import trace
 from tests.conftest import make_decoder
 
@@ -54,7 +55,7 @@ def test_layers_of_a_kind_share_a_state(arch):
     assert {name.split(".")[1] for name in idle} == {"3", "5"}
     seen = {}
     model(TOKENS, watch=lambda block, scores, state: seen.update({block.layer: state}))
-    initial = model.starts(torch.arange(24.0)[None])
+    initial = [one.start(Places.at(torch.arange(24.0)[None])) for one in model.encodings()]
     for first, start in ((0, initial[0]), (2, initial[2])):
         assert torch.equal(seen[first], start)
         assert not torch.equal(

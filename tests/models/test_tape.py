@@ -12,6 +12,7 @@ import torch
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import ARCH, randomise
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
@@ -24,6 +25,7 @@ TAPES = [m for m in MODELS if m.startswith("tape")]
 OTHER_STARTS = ("fourier", "yarn", "no_tensor", "neither", "public_addition", "randpe", "constant")
 ROPE_STARTS = [m for m in TAPES if m.removeprefix("tape_") not in OTHER_STARTS]
 LAYOUTS = [{}, {"L": 1, "R": 4}, {"L": 4, "R": 1}]
+AT_24 = Places.at(torch.arange(24.0)[None])
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
 
@@ -53,10 +55,10 @@ def test_tape_yarn_is_stretched_from_the_first_step(arch):
     """In training as at evaluation; model.scaling.when=evaluation trains unstretched TAPE."""
     late = make_position("tape_yarn", arch, "model.scaling.when=evaluation")
     plain, yarn = (make_position(name, arch) for name in ("tape", "tape_yarn"))
-    unstretched, stretched = (x.start(torch.arange(24.0)[None]) for x in (plain, yarn.train()))
+    unstretched, stretched = (x.start(AT_24) for x in (plain, yarn.train()))
     assert (stretched - unstretched).abs().max() > 0.1
-    assert torch.equal(late.train().start(torch.arange(24.0)[None]), unstretched)
-    assert torch.equal(late.eval().start(torch.arange(24.0)[None]), stretched)
+    assert torch.equal(late.train().start(AT_24), unstretched)
+    assert torch.equal(late.eval().start(AT_24), stretched)
 
 
 def test_the_public_code_for_addition_is_nope_with_the_parameters_of_tape(arch):
@@ -115,7 +117,7 @@ def test_complex_form_equals_the_general_one(options):
 def state_and_input(encoding, arch: Arch, seed: int, N: int = 7):
     """A random general state with its token features, fp64."""
     generator = torch.Generator().manual_seed(seed)
-    M_L_R = encoding.start(torch.zeros(1, 1)).shape[3:]
+    M_L_R = encoding.start(Places.at(torch.zeros(1, 1))).shape[3:]
     E = torch.randn(1, N, arch.heads, *M_L_R, generator=generator, dtype=torch.float64)
     q, k, v = torch.randn(
         3, 1, N, arch.heads, arch.head_dim, generator=generator, dtype=torch.float64
@@ -126,7 +128,7 @@ def state_and_input(encoding, arch: Arch, seed: int, N: int = 7):
 
 def logits_of(encoding, E, q, k):
     """α, as ``attend`` scales it: by the width of the rotated queries."""
-    q, k = encoding.rotate(q, k, E[..., 0], E)  # x is not read
+    q, k = encoding.rotate(q, k, None, E, None)  # x and places are not read
     return torch.einsum("bthd,bshd->bhts", q, k) / q.shape[-1] ** 0.5
 
 
@@ -149,11 +151,11 @@ def test_logits_are_the_papers_sum_over_blocks(layout, arch):
 @pytest.mark.parametrize("method", ["none", "linear", "ntk", "yarn"])
 def test_flattened_layouts_begin_from_ropes_angles_however_stretched(method, arch):
     positions, scaling = torch.arange(20, dtype=torch.float64)[None], Scaling(method)
-    cos, sin = RoPE(arch, scaling=scaling).start(positions).unbind(-2)
+    cos, sin = RoPE(arch, scaling=scaling).start(Places.at(positions)).unbind(-2)
     flat = torch.stack([cos, sin, -sin, cos], -1)
-    vectors = TensorTAPE(arch, scaling=scaling, L=1, R=4).start(positions)
+    vectors = TensorTAPE(arch, scaling=scaling, L=1, R=4).start(Places.at(positions))
     assert torch.allclose(vectors.squeeze(-2), flat / 2**0.5, atol=1e-12)
-    scalars = TensorTAPE(arch, scaling=scaling, L=4, R=1).start(positions)
+    scalars = TensorTAPE(arch, scaling=scaling, L=4, R=1).start(Places.at(positions))
     assert torch.equal(scalars.squeeze(-1), flat[..., ::2, :])
 
 
@@ -169,7 +171,7 @@ def test_update_is_the_papers_mlp_on_the_attended_state(arch):
     middle = E[0, 0].flatten(1) + net.p @ attended[0, 0]
     psi = torch.nn.functional.silu(net.wx @ x[0, 0])
     expected = middle + net.w2 @ torch.diag(psi) @ net.w1 @ middle
-    found = encoding.update(E, attended, LayerOutputs(0 * x, x, 0 * x))[0, 0].flatten(1)
+    found = encoding.update(E, attended, LayerOutputs(0 * x, x, 0 * x), None)[0, 0].flatten(1)
     assert torch.allclose(found, expected, atol=1e-12)
 
 
@@ -222,7 +224,7 @@ def test_without_tensors_each_pair_starts_weighted_by_a_cosine(arch):
     dots = torch.einsum("bthcm,bshcm->bhtsm", q.unflatten(-1, (2, -1)), k.unflatten(-1, (2, -1)))
     expected = (dots * cosines).sum(-1) / 8**0.5
     assert (
-        logits_of(encoding, encoding.start(positions[None]), q, k) - expected
+        logits_of(encoding, encoding.start(Places.at(positions[None])), q, k) - expected
     ).abs().max() < 1e-12
 
 
@@ -237,7 +239,9 @@ def test_scalar_blocks_depend_on_absolute_positions_from_the_first_step(arch):
     moved, size = [], []
     for layout in LAYOUTS:
         encoding = TensorTAPE(arch, **layout)
-        before, after = (logits_of(encoding, encoding.start(positions + by), q, k) for by in (0, 3))
+        before, after = (
+            logits_of(encoding, encoding.start(Places.at(positions + by)), q, k) for by in (0, 3)
+        )
         moved.append((after - before).abs().max().item())
         size.append(before.std().item())
     assert max(moved[:2]) < 1e-12

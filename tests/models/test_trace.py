@@ -9,6 +9,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import block as block_module
 from tape_exp.models.attention import attend
 from tape_exp.models.conformance import randomise
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.trace import rotation_matrices, trace
 from tape_exp.settings.schema import Arch
@@ -63,18 +64,19 @@ def test_blocks_are_what_rotate_multiplies_by(name, arch):
     content has updated.
     """
     encoding = make_position(name, arch).double()
-    if rotation_matrices(encoding, encoding.start(torch.arange(6.0)[None])) is None:
+    if rotation_matrices(encoding, encoding.start(Places.at(torch.arange(6.0)[None]))) is None:
         return  # it does not multiply them, or does not say by what
     randomise(encoding)
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 6, 4, 8, generator=generator, dtype=torch.float64)
-    state = encoding.start(torch.arange(6, dtype=torch.float64)[None])
+    places = Places.at(torch.arange(6, dtype=torch.float64)[None])
+    state = encoding.start(places)
     x = torch.randn(1, 6, 32, generator=generator, dtype=torch.float64)
-    if (carried := encoding.carry(state)) is not None:
+    if (carried := encoding.carry(state, places)) is not None:
         shape = (1, 6, 4, carried.shape[-1])
         averaged = torch.randn(*shape, generator=generator, dtype=torch.float64)
-        state = encoding.update(state, averaged, LayerOutputs(x, x, x))
-    q_turned, k_turned = encoding.rotate(q, k, x, state)
+        state = encoding.update(state, averaged, LayerOutputs(x, x, x), places)
+    q_turned, k_turned = encoding.rotate(q, k, x, state, places)
     got = torch.einsum("bthd,bshd->bhts", q_turned, k_turned) / q_turned.shape[-1] ** 0.5
     turned = [
         torch.einsum(

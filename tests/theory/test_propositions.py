@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.models.scores import Scores
@@ -123,7 +124,7 @@ def test_printed_rotation_of_fourier_features_shifts_backward():
     encoding = TensorTAPE(ARCH, initial="fourier", R=2)
     positions, shift = torch.arange(5, dtype=torch.float64)[None], 1.7
     E, later, earlier = (
-        encoding.start(positions + by)[0, :, 0, 0] for by in (0.0, shift, -shift)
+        encoding.start(Places.at(positions + by))[0, :, 0, 0] for by in (0.0, shift, -shift)
     )  # first block
     theta = encoding.theta ** -torch.tensor(0.6180339887498949, dtype=torch.float64)
     angle = theta * shift

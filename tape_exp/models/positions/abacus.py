@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from annotated_types import Interval
 from torch import Tensor, nn
 
-from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -48,23 +48,23 @@ class Abacus(PositionEncoding):
         super().__init__(arch)
         self.max_offset = max_offset
         self.register_buffer("digits", torch.tensor(arch.digits), persistent=False)
-        self.embedding = nn.Parameter(torch.zeros(1 + arch.max_length + max_offset, arch.width))
+        self.embedding = nn.Parameter(torch.empty(1 + arch.max_length + max_offset, arch.width))
 
     def init_weights(self, generator: torch.Generator) -> None:
         """N(0, 0.02), the generator's second draw, with which the recorded runs began."""
-        super().init_weights(generator)
-        super().init_weights(generator)
+        for table in self.parameters():  # none but in the first layer
+            for _ in range(2):
+                nn.init.normal_(table, std=0.02, generator=generator)
 
-    def embed(
-        self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
-    ) -> Tensor:
+    def embed(self, x_BTC: Tensor, places: Places) -> Tensor:
         """x + w of every id, where places count the tokens since the last that is no digit."""
+        tokens_BT = places.tokens
         index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         others_BT = torch.where(torch.isin(tokens_BT, self.digits), -1, index_T)
         places_BT = index_T - others_BT.cummax(-1).values
         offset_B1 = places_BT.new_zeros(1, 1)
-        if self.training and sampler is not None:
-            drawn_B1 = sampler.integers(len(tokens_BT), 1, x_BTC.device)
+        if self.training and places.sampler is not None:
+            drawn_B1 = places.sampler.integers(len(tokens_BT), 1, x_BTC.device)
             offset_B1 = drawn_B1 * (self.max_offset + 1) >> 32
         return x_BTC + F.embedding(self.shifted(places_BT, offset_B1), self.embedding)
 

@@ -1,6 +1,7 @@
 """ALiBi: a linear penalty on distance, with fixed or learned slopes."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ class ALiBi(PositionEncoding):
     def slopes(self) -> Tensor:
         return 2.0 ** (-self.exponents / self.power)
 
-    def bias(self, *_: Tensor) -> ByDistance:
+    def bias(self, *_: Any) -> ByDistance:
         slopes = self.slopes()
         return ByDistance(lambda distance: -slopes[:, None] * distance, slopes)
 
@@ -53,6 +54,6 @@ class AdditiveGRAPE(ALiBi):
     def slopes(self) -> Tensor:
         return precise(self.log_slopes).exp()
 
-    def bias(self, *_: Tensor) -> ByDistance:
+    def bias(self, *_: Any) -> ByDistance:
         """-β_h times the distance; flash-attn has no gradient for slopes."""
         return ByDistance(super().bias().at)

@@ -1,13 +1,18 @@
 """The interface of a positional encoding, and its default: none (NoPE)."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from tape_exp.machine.seeding import RowSampler
+from tape_exp.machine.seeding import seed_for
+from tape_exp.models.places import Places
 from tape_exp.models.scores import Bias
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 Biases = Bias | list[Bias] | None
@@ -36,11 +41,13 @@ class PositionEncoding(nn.Module):
     - ``carry`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE).
 
-    Every layer owns one instance, so that trainable parts are per layer; ``embed`` and ``start``
-    are asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
-    methods get fp32 (or fp64) and no autocast reaches them; parameters may be of 16 bits, which
-    :func:`~tape_exp.models.scores.precise` widens. A parameter ``embedding`` is kept in the
-    first layer only; those in ``update_net`` are idle in the last, whose state nobody reads.
+    Each of them is also given the :class:`~tape_exp.models.places.Places` of the tokens. Every
+    layer owns one instance, so that trainable parts are per layer; ``embed`` and ``start`` are
+    asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
+    methods get fp32 (or fp64) and no autocast reaches them, nor what a bias computes later;
+    parameters may be of 16 bits, which :func:`~tape_exp.models.scores.precise` widens. A parameter
+    ``embedding`` is kept in the first layer only; those in ``update_net`` are idle in the last,
+    whose state nobody reads.
 
     Shape suffixes: B batch, T tokens, S keys (more than T in cached decoding), H heads, K heads of
     keys and values, C width, D head dimension.
@@ -51,50 +58,104 @@ class PositionEncoding(nn.Module):
     cacheable = True
     # `rotate` and `bias` take keys of K heads, which is cheaper than one for each query head.
     grouped_keys = False
+    # How many positions there are, where a table holds them; no row is longer.
+    reach: int | None = None
+    # What a token sees depends on `places.lengths`: on how long its row is.
+    reads_length = False
+    # Parameters of several dimensions that are numbers of heads or channels, as a bias is, and no
+    # map or table: they have no weight decay.
+    undecayed: tuple[str, ...] = ()
 
     def __init__(self, arch: Arch) -> None:
         super().__init__()
         self.arch = arch
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialise this layer's parameters: matrices N(0, 0.02), vectors as constructed."""
+        """Fill what the constructor left as ``torch.empty`` gave it (there, NaN) with N(0, 0.02).
+        All else stays as constructed; what the constructor drew was a function of the run's seed.
+        """
         for parameter in self.parameters():
-            if parameter.ndim > 1:
+            if parameter.ndim > 1 and not parameter.is_meta and parameter.isnan().all():
                 nn.init.normal_(parameter, std=0.02, generator=generator)
 
-    def embed(
-        self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
-    ) -> Tensor:
-        """The input, with what positions, (1 or B, T), or ids, -1 for padding, add to it; a token's
-        part depends on no later token. ``sampler`` draws the same for a row at every step of
-        decoding.
+    def require_weights(self) -> None:
+        """Raise where a parameter has no value."""
+        for name, parameter in self.named_parameters():
+            if not parameter.is_meta and parameter.isnan().any():
+                raise ConfigError(
+                    f"{type(self).__name__} leaves its parameter {name} without values; set them "
+                    "in the constructor or in init_weights."
+                )
+
+    def require(self, length: int) -> None:
+        """Raise where a row is longer than the table of positions."""
+        if self.reach is not None and length > self.reach:
+            raise ConfigError(
+                f"{type(self).__name__} has a table of {self.reach} positions, and there are "
+                f"{length} tokens; of model=learned model.length={length} would do."
+            )
+
+    def embed(self, x_BTC: Tensor, places: Places) -> Tensor:
+        """The input, with what positions or ids add to it; a token's part depends on no later
+        token.
         """
         return x_BTC
 
-    def start(self, positions_BT: Tensor) -> Tensor | None:
-        """The state that the first layer sees, a row of it for each token: (1 or B, T, …)."""
+    def start(self, places: Places) -> Tensor | None:
+        """The state that the first layer sees, a row of it for each of the T tokens: (1 or B, T,
+        …).
+        """
         return None
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Rotated:
         """Queries and keys as they enter the dot product, by the state of these tokens and the x
         that they are made of, 0 for padding. Both may become wider; their logits are then divided
         by the root of the new width.
         """
         return q_BTHD, k_BTHD
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Biases:
         """What is added to q·k / √D, with q and k rotated; a pair depends on no token after its
-        query. q and x are of the last T of the S tokens; positions are (1 or B, S).
+        query. q, x and the state are of the last T of the S tokens.
         """
         return None
 
-    def carry(self, state: Any) -> Tensor | None:
+    def carry(self, state: Any, places: Places) -> Tensor | None:
         """What attention averages besides the values: (B or 1, T, H or 1, E)."""
         return None
 
-    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs) -> Any:
+    def update(
+        self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs, places: Places
+    ) -> Any:
         """The next layer's state, from what :meth:`carry` gave, averaged, and the tokens."""
         return state
+
+
+class EmptyIsNaN(TorchFunctionMode):
+    """What ``torch.empty`` gives is NaN instead of what memory held, so that it can be found."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in (torch.empty, torch.empty_like, Tensor.new_empty) and made.is_floating_point():
+            made.detach().fill_(math.nan)
+        return made
+
+
+def construct(
+    make: Callable[[Arch], PositionEncoding], arch: Arch, seed: int, name: str
+) -> PositionEncoding:
+    """The encoding that ``make`` makes. What its constructor draws from torch's global generator is
+    a function of the seed and the name of the layer, and what it leaves unset is NaN.
+    """
+    with torch.random.fork_rng(devices=[]), EmptyIsNaN():
+        torch.default_generator.manual_seed(seed_for(seed, "construct", name))
+        return make(arch)
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:

@@ -1,12 +1,13 @@
 """CoPE: positions that count the tokens which a query chooses to count."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.scores import Dense, precise
 from tape_exp.settings.schema import Arch
@@ -34,10 +35,9 @@ class CoPE(PositionEncoding):
         super().__init__(arch)
         self.e = nn.Parameter(torch.zeros(vectors, arch.head_dim))
 
-    def init_weights(self, generator: torch.Generator) -> None:
-        """e stays zero."""
-
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Dense:
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Dense:
         """q_i·e[p_ij], interpolated between whole counts: (B, H, T, S)."""
         q_BHTD, k_BHSD, e_PD = q_BTHD.transpose(1, 2), k_BSHD.transpose(1, 2), precise(self.e)
         logits_BHTS = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.shape[-1])

@@ -1,11 +1,13 @@
 """DAPE: a static bias that a small network adapts to the logits."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.fire import linear, uniform
 from tape_exp.models.positions.kerple import Kerple
 from tape_exp.models.scores import Dense
@@ -31,9 +33,10 @@ class DAPE(Kerple):
         uniform(self.inner, generator)
         uniform(self.outer, generator)
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Dense:
-        queries_BT = positions_BS[:, -q_BTHD.shape[1] :]
-        distance_BTS = (queries_BT[:, :, None] - positions_BS[:, None]).clamp(min=0)
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Dense:
+        distance_BTS = (places.positions[:, :, None] - places.key_positions[:, None]).clamp(min=0)
         decay_BTSH = self.decay(distance_BTS.flatten()).T.unflatten(0, distance_BTS.shape)
         logits_BTSH = torch.einsum("bthd,bshd->btsh", q_BTHD, k_BSHD) / math.sqrt(q_BTHD.shape[-1])
         both = torch.cat([logits_BTSH, decay_BTSH.expand_as(logits_BTSH)], -1)

@@ -1,12 +1,14 @@
 """FIRE: a learned function of progressively normalised distance."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.scores import ByDistance, ByPosition, precise
 from tape_exp.settings.schema import Arch, Count
@@ -41,14 +43,14 @@ class FIRE(PositionEncoding):
         uniform(self.outer, generator)
 
     def bias(
-        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> ByDistance | ByPosition:
         """f of the normalised log-distance. Only a CPU asks whether a position is beyond the
         threshold: where none is, one value serves each distance, and elsewhere :meth:`pieces` do.
         """
         threshold = (self.threshold * precise(self.threshold_factor[0])).abs()
-        on_cpu = positions_BS.device.type == "cpu" and not is_compiling()
-        if on_cpu and positions_BS.amax() <= threshold:
+        on_cpu = x_BTC.device.type == "cpu" and not is_compiling()
+        if on_cpu and places.key_positions.amax() <= threshold:
             return ByDistance(lambda distance: self.mlp(self.relative(distance, threshold)))
         f = self.pieces() if on_cpu else self.mlp
 

@@ -1,9 +1,12 @@
 """FoX: tokens fade by a forget gate, one for every head; alone, and beside PaTH."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Biases, PositionEncoding
 from tape_exp.models.positions.path import PaTH
 from tape_exp.models.scores import ByKey, precise
@@ -37,10 +40,12 @@ class FoX(PositionEncoding):
 
     def init_weights(self, generator: torch.Generator) -> None:
         """w N(0, 0.02), the generator's second draw, with which the recorded runs began; b 0."""
-        super().init_weights(generator)
-        super().init_weights(generator)
+        for _ in range(2):
+            nn.init.normal_(self.w_forget, std=0.02, generator=generator)
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> ByKey:
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> ByKey:
         return ByKey(-log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1))
 
 
@@ -59,9 +64,11 @@ class PaTHFoX(PaTH):
         super().init_weights(generator)
         nn.init.normal_(self.w_forget, std=0.02, generator=generator)
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Biases:
         c_BTH = log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1)
-        path = super().bias(q_BTHD, k_BSHD, x_BTC, positions_BS)
+        path = super().bias(q_BTHD, k_BSHD, x_BTC, state, places)
         return [path, ByKey(-c_BTH)]  # type: ignore[list-item]
 
 

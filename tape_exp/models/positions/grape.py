@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Rotated, for_heads
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.scores import precise
@@ -55,13 +56,12 @@ class GRAPE(RoPE):
             self.w = nn.Parameter(torch.zeros(arch.width))
             self.c = nn.Parameter(torch.tensor([step + math.log(-math.expm1(-step))]))
 
-    def init_weights(self, generator: torch.Generator) -> None:
-        """All as constructed."""
+    def start(self, places: Places) -> Tensor:
+        return places.positions[..., None]
 
-    def start(self, positions_BT: Tensor) -> Tensor:
-        return positions_BT[..., None]
-
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Rotated:
         n_BT1 = state
         if self.phase == "tokens":
             steps_BT = F.softplus(x_BTC @ precise(self.w) + precise(self.c)) * x_BTC.any(-1)
@@ -72,10 +72,10 @@ class GRAPE(RoPE):
             axes_HDD = for_heads(axes_KDD[None, None], q_BTHD.shape[2])[0, 0]
             q_BTHD = torch.einsum("bthd,hde->bthe", q_BTHD, axes_HDD)
             k_BTHD = torch.einsum("bthd,hde->bthe", k_BTHD, axes_KDD)
-        return super().rotate(q_BTHD, k_BTHD, x_BTC, self.rotations(n_BT1))
+        return super().rotate(q_BTHD, k_BTHD, x_BTC, self.rotations(n_BT1), places)
 
-    def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        frequencies, magnitude = super().frequencies(like)
+    def frequencies(self, like: Tensor, lengths_B: Tensor | None = None) -> tuple[Tensor, float]:
+        frequencies, magnitude = super().frequencies(like, lengths_B)
         return frequencies * precise(self.r).exp(), magnitude
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -1,6 +1,6 @@
 """Kerple and BAM: learned logarithmic or power decay."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +42,7 @@ class Kerple(PositionEncoding):
             self.raw_r1.copy_(r1.expm1().log())  # the inverse of softplus
             self.raw_r2.copy_(r2.expm1().log() if self.kernel == "log" else (r2 / 2).logit())
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
+    def bias(self, *_: Any) -> Biases:
         return ByDistance(self.decay)
 
     def decay(self, distance: Tensor) -> Tensor:
@@ -70,12 +70,9 @@ class BAM(PositionEncoding):
 
     def __init__(self, arch: Arch) -> None:
         super().__init__(arch)
-        self.alpha = nn.Parameter(torch.zeros(arch.heads, 1))
-        self.beta = nn.Parameter(torch.zeros(arch.heads, 1))
+        self.alpha = nn.Parameter(torch.zeros(arch.heads))
+        self.beta = nn.Parameter(torch.zeros(arch.heads))
 
-    def init_weights(self, generator: torch.Generator) -> None:
-        """α and β stay zero."""
-
-    def bias(self, *_: Tensor) -> ByDistance:
-        alpha, beta = precise(self.alpha), precise(self.beta)
+    def bias(self, *_: Any) -> ByDistance:
+        alpha, beta = precise(self.alpha)[:, None], precise(self.beta)[:, None]
         return ByDistance(lambda distance: -alpha.exp() * (distance + EPSILON) ** beta)

@@ -1,13 +1,11 @@
 """Learned positions, added to the input."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 
 
@@ -24,16 +22,9 @@ class Learned(PositionEncoding):
 
     def __init__(self, arch: Arch, length: Count | None = None) -> None:
         super().__init__(arch)
-        self.length = arch.max_length if length is None else length
+        self.reach = arch.max_length if length is None else length
         self.require(arch.max_length)
-        self.embedding = nn.Parameter(torch.zeros(self.length, arch.width))
+        self.embedding = nn.Parameter(torch.empty(self.reach, arch.width))
 
-    def require(self, length: int) -> None:
-        if length > self.length:
-            raise ConfigError(
-                f"model.length={self.length} is the number of positions that are learned, and "
-                f"there are {length} tokens; model.length={length} would do."
-            )
-
-    def embed(self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, *_: Any) -> Tensor:
-        return x_BTC + F.embedding(positions_BT.long(), self.embedding)
+    def embed(self, x_BTC: Tensor, places: Places) -> Tensor:
+        return x_BTC + F.embedding(places.positions.long(), self.embedding)

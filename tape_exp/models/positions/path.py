@@ -1,11 +1,13 @@
 """PaTH: between query and key is a product of Householder-like matrices that tokens choose."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Biases, PositionEncoding, for_heads
 from tape_exp.models.scores import Dense, precise
 from tape_exp.settings.schema import Arch, Count
@@ -62,7 +64,9 @@ class PaTH(PositionEncoding):
         with torch.no_grad():
             self.taps.copy_(torch.tensor([[1.0], [0.0], [0.0]]).expand_as(self.taps))
 
-    def bias(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, positions_BT: Tensor) -> Biases:
+    def bias(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Biases:
         (T, H, D), size = q_BTHD.shape[1:], min(BLOCK, q_BTHD.shape[1])
         w_BTKD, beta_BTK = self.path(x_BTC)
         q, k, w, beta = (

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.rope import Theta, rotations
 from tape_exp.models.scores import precise
@@ -32,6 +33,7 @@ class PoPE(PositionEncoding):
     """
 
     grouped_keys = True
+    undecayed = ("delta",)
 
     def __init__(
         self, arch: Arch, theta: Theta = 10_000.0, phases: Literal["zero", "uniform"] = "zero"
@@ -45,13 +47,16 @@ class PoPE(PositionEncoding):
         if self.phases == "uniform":
             nn.init.uniform_(self.delta, -2 * math.pi, 0.0, generator=generator)
 
-    def start(self, positions_BT: Tensor) -> Tensor:
+    def start(self, places: Places) -> Tensor:
         """(B, T, 1, 2, d): cosine and sine of position · θ_c."""
         d = self.arch.head_dim
+        positions_BT = places.positions
         channels = torch.arange(d, device=positions_BT.device, dtype=positions_BT.dtype)
         return rotations(positions_BT[:, :, None, None] * self.theta ** (-channels / d))
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Rotated:
         """Real and imaginary parts, (B, T, H, 2d) and (B, T, K, 2d). Logits are divided by √(2d),
         so both are multiplied by the fourth root of 2.
         """

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Rotated
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.scores import precise
@@ -56,14 +57,16 @@ class RePo(RoPE):
         if self.from_index:
             nn.init.zeros_(self.wz)
 
-    def start(self, positions_BT: Tensor) -> Tensor:
-        return positions_BT[..., None]
+    def start(self, places: Places) -> Tensor:
+        return places.positions[..., None]
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Rotated:
         wg, wc, wz = map(precise, (self.wg, self.wc, self.wz))
         z_BTK = (F.silu(x_BTC @ wg.T) * (x_BTC @ wc.T)) @ wz.T
         z_BTK = z_BTK + state if self.from_index else z_BTK
-        return super().rotate(q_BTHD, k_BTHD, x_BTC, self.rotations(z_BTK))
+        return super().rotate(q_BTHD, k_BTHD, x_BTC, self.rotations(z_BTK), places)
 
     def matrices(self, state: Tensor) -> None:
         return None

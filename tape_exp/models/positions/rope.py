@@ -10,6 +10,7 @@ from annotated_types import Ge, Interval
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, Rotated, for_heads
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Fraction, Positive
@@ -91,17 +92,21 @@ class RoPE(PositionEncoding):
         super().__init__(arch)
         self.theta = theta
         self.scaling = scaling = scaling or Scaling()
+        self.reads_length = scaling.method in BY_LENGTH
         if scaling.method == "longrope":
             pairs = arch.head_dim // 2
             for key in ("short_factor", "long_factor"):
                 if (given := len(getattr(scaling, key) or ())) != pairs:
                     raise ConfigError(f"model.scaling.{key} holds {given} numbers; give {pairs}.")
 
-    def start(self, positions_BT: Tensor) -> Tensor:
+    def start(self, places: Places) -> Tensor:
         """(B, T, 1, 2, d/2): cos and sin of every angle, times the factor on q and k."""
-        return self.rotations(positions_BT[..., None])
+        lengths_B = places.lengths if self.reads_length else None
+        return self.rotations(places.positions[..., None], lengths_B)
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Rotated:
         return apply_rotary(q_BTHD, state), apply_rotary(k_BTHD, state)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -112,14 +117,14 @@ class RoPE(PositionEncoding):
         """
         return as_matrices(state), as_matrices(state)
 
-    def rotations(self, positions_BTH: Tensor) -> Tensor:
+    def rotations(self, positions_BTH: Tensor, lengths_B: Tensor | None = None) -> Tensor:
         """The complex numbers that turn queries and keys at these positions: (B, T, H, 2, d/2)."""
-        frequencies, magnitude = self.frequencies(positions_BTH)
+        frequencies, magnitude = self.frequencies(positions_BTH, lengths_B)
         return rotations(positions_BTH[..., None] * frequencies) * magnitude
 
-    def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
+    def frequencies(self, like: Tensor, lengths_B: Tensor | None = None) -> tuple[Tensor, float]:
         """θ_m in ``like``'s dtype and on its device, (d/2,), or (B, 1, 1, d/2) where it depends on
-        the lengths of rows, whose positions ``like`` holds, (B, T, 1); and the factor on q and k.
+        the lengths of rows, (1 or B,); and the factor on q and k.
         """
         scaling, d = self.scaling, self.arch.head_dim
         original, s = self.original_length, self.stretch
@@ -131,7 +136,8 @@ class RoPE(PositionEncoding):
         if method == "ntk":
             return self.base(s) ** -powers, 1.0
         if method in BY_LENGTH:
-            length_B111 = like.flatten(1).amax(1)[:, None, None, None] + 1
+            assert lengths_B is not None
+            length_B111 = lengths_B[:, None, None, None]
             if method == "dynamic":
                 grown = (s * length_B111 / max(original, 1) - (s - 1)).clamp(min=1)
                 return self.base(grown) ** -powers, 1.0
@@ -197,8 +203,8 @@ class PRoPE(RoPE):
         super().__init__(arch, **settings)
         self.p = p
 
-    def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        frequencies, magnitude = super().frequencies(like)
+    def frequencies(self, like: Tensor, lengths_B: Tensor | None = None) -> tuple[Tensor, float]:
+        frequencies, magnitude = super().frequencies(like, lengths_B)
         index = torch.arange(frequencies.shape[-1], device=like.device)
         return frequencies * (index < int(self.p * len(index))), magnitude
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.path import convolved
 from tape_exp.models.positions.rope import RoPE, Scaling, Theta, apply_rotary, rotations
@@ -39,6 +40,7 @@ class SelectiveRoPE(PositionEncoding):
 
     cacheable = False  # the angles are sums over all tokens so far
     grouped_keys = True
+    undecayed = ("b",)
 
     def __init__(
         self,
@@ -80,7 +82,9 @@ class SelectiveRoPE(PositionEncoding):
                 nn.init.zeros_(self.w)
                 nn.init.constant_(self.b, math.log(2))
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Rotated:
         down, up, taps = map(precise, (self.down, self.up, self.taps))
         u_BTC = F.normalize(x_BTC, dim=-1)
         phi_BTKM = convolved(u_BTC @ down.T @ up.T, taps).unflatten(-1, (self.arch.key_heads, -1))

@@ -1,10 +1,9 @@
 """Sinusoidal positions, added to the input."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import Theta
 from tape_exp.settings.schema import Arch, Positive
@@ -24,8 +23,9 @@ class Sinusoidal(PositionEncoding):
         super().__init__(arch)
         self.theta, self.scale = theta, scale
 
-    def embed(self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, *_: Any) -> Tensor:
+    def embed(self, x_BTC: Tensor, places: Places) -> Tensor:
         C = self.arch.width
+        positions_BT = places.positions
         exponents = torch.arange(0, C, 2, device=x_BTC.device, dtype=positions_BT.dtype) / C
         angles = positions_BT[..., None] * self.theta**-exponents
         waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :C]

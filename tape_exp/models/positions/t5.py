@@ -1,7 +1,7 @@
 """The relative bias of T5."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
@@ -32,9 +32,9 @@ class T5(PositionEncoding):
             )
         super().__init__(arch)
         self.buckets, self.max_distance = buckets, max_distance
-        self.table = nn.Parameter(torch.zeros(buckets, arch.heads))
+        self.table = nn.Parameter(torch.empty(buckets, arch.heads))
 
-    def bias(self, *_: Tensor) -> ByDistance:
+    def bias(self, *_: Any) -> ByDistance:
         return ByDistance(lambda distance: precise(self.table).T[:, self.bucket(distance)])
 
     def bucket(self, distance: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import RoPE, Scaling, Theta
 from tape_exp.settings.schema import Arch, Count
@@ -83,7 +84,7 @@ class TAPE(RoPE):
             nn.init.normal_(self.update_net["wx"], std=0.02, generator=generator)
             nn.init.normal_(w1, std=w1.shape[1] ** -0.5, generator=generator)
 
-    def carry(self, state: Any) -> Tensor | None:
+    def carry(self, state: Any, places: Places) -> Tensor | None:
         """E, its two parts side by side, (B, S, H, d); None if attention does not update it.
 
         Attention averages it in the values' dtype: under autocast Ẽ comes from a bf16 copy of E,
@@ -91,7 +92,9 @@ class TAPE(RoPE):
         """
         return state.flatten(3) if self.attention else None
 
-    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs) -> Tensor:
+    def update(
+        self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs, places: Places
+    ) -> Tensor:
         """The next E: A E + A P Ẽ, in one batched product."""
         B, T = tokens.x.shape[:2]
         E = state.flatten(3).expand(B, T, -1, -1)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import Scaling, Theta
 from tape_exp.models.positions.tape import TAPE, PsiInput
@@ -83,16 +84,19 @@ class HouseholderTAPE(TensorTAPE):
             matrix = self.update_net[name]
             nn.init.normal_(matrix, std=matrix.shape[1] ** -0.5, generator=generator)
 
-    def start(self, positions_BT: Tensor) -> Tensor:
+    def start(self, places: Places) -> Tensor:
         """(B, T, 1, M, R, R): pair l·M + m turns rows and columns l and l + R/2 of block m."""
-        frequencies, magnitude = self.frequencies(positions_BT)
-        angles = (positions_BT[:, :, None, None] * frequencies).unflatten(-1, (-1, self.M)).mT
+        lengths_B = places.lengths if self.reads_length else None
+        frequencies, magnitude = self.frequencies(places.positions, lengths_B)
+        angles = (places.positions[:, :, None, None] * frequencies).unflatten(-1, (-1, self.M)).mT
         cos, sin = (torch.diag_embed(x) * magnitude for x in (angles.cos(), angles.sin()))
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
-    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs) -> Tensor:
+    def update(
+        self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs, places: Places
+    ) -> Tensor:
         turned = state @ products(self.reflections(state, tokens.x)) if self.reflects else state
-        return TAPE.update(self, turned, None, tokens)
+        return TAPE.update(self, turned, None, tokens, places)
 
     def reflections(self, state: Tensor, x_BTC: Tensor) -> Tensor:
         """ξ and ξ', (B, T, 2, H, M, R)."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs, Rotated
 from tape_exp.models.positions.rope import as_matrices
 from tape_exp.models.positions.tape import TAPE
@@ -82,14 +83,15 @@ class TensorTAPE(TAPE):
             rows *= self.R
         super()._make_weights(rows, inner)
 
-    def start(self, positions_BT: Tensor) -> Tensor:
+    def start(self, places: Places) -> Tensor:
         """(B, T, 1, M, L, R), the same for every head."""
         if self.initial == "rope":
             every = self.arch.head_dim // 2 // self.M
-            matrices = as_matrices(super().start(positions_BT)[..., ::every])
+            matrices = as_matrices(super().start(places)[..., ::every])
             size = min(self.L / 2, 1) ** 0.5  # one vector of all four numbers has norm √2
             return size * matrices.flatten(-2).unflatten(-1, (self.L, self.R))
         M, pairs = self.M, self.R // 2
+        positions_BT = places.positions
         # Multiples of the golden ratio modulo 1 spread evenly, however many are taken.
         spread = (torch.arange(1, M * pairs + 1, dtype=torch.float64) * 0.6180339887498949) % 1
         theta_Mr = (self.theta**-spread).view(M, pairs).to(positions_BT)
@@ -100,7 +102,9 @@ class TensorTAPE(TAPE):
         waves = torch.stack([w_MLr * angles.cos(), w_MLr * angles.sin()], -1)
         return (2 / self.R) ** 0.5 * waves.flatten(-2)
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Rotated:
         """q̃ and k̃, d·R/L wide, scaled to keep the factor 1/√d of the logits."""
         restore = (self.R / self.L) ** 0.25
         return contract(q_BTHD, state) * restore, contract(k_BTHD, state) * restore
@@ -108,7 +112,9 @@ class TensorTAPE(TAPE):
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
         return state, state
 
-    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs) -> Tensor:
+    def update(
+        self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs, places: Places
+    ) -> Tensor:
         E = state.expand(*tokens.x.shape[:2], self.arch.heads, *state.shape[3:])
         if averaged_BTHE is not None:
             averaged = averaged_BTHE.to(E.dtype).unflatten(-1, state.shape[3:])

@@ -1,11 +1,13 @@
 """Wall: every channel of a head fades by a forget gate of its own."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.fox import log_gates
 from tape_exp.models.scores import Dense
@@ -39,7 +41,9 @@ class Wall(PositionEncoding):
         self.w = nn.Parameter(torch.empty(arch.heads * arch.head_dim, arch.width))
         self.b = nn.Parameter(torch.full((arch.heads * arch.head_dim,), start))
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Dense:
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Dense:
         """The logit less that of q and k as they are, (B, H, T, T)."""
         T, H = q_BTHD.shape[1:3]
         log_f_BTHD = log_gates(x_BTC, self.w, self.b).unflatten(-1, (H, -1))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Rotated
 from tape_exp.models.positions.rope import RoPE, Theta, apply_rotary, as_matrices
 from tape_exp.settings.errors import ConfigError
@@ -35,15 +36,18 @@ class XPos(RoPE):
                 f"leave fp32; model.scale_base={math.ceil(exponent / LARGEST)} or more would do."
             )
 
-    def start(self, positions_BT: Tensor) -> Tensor:
+    def start(self, places: Places) -> Tensor:
         """(B, T, 1, 3, d/2): cosines, sines and the scale of the queries."""
         d = self.arch.head_dim
+        positions_BT = places.positions
         pairs = torch.arange(0, d, 2, device=positions_BT.device, dtype=positions_BT.dtype)
         zeta = (pairs + 0.4 * d) / (1.4 * d)
         exponent = (positions_BT - self.arch.max_length / 2)[:, :, None, None] / self.scale_base
-        return torch.cat([super().start(positions_BT), (zeta**exponent)[..., None, :]], -2)
+        return torch.cat([super().start(places), (zeta**exponent)[..., None, :]], -2)
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
+    ) -> Rotated:
         rotation, scale = state[..., :2, :], state[..., 2:, :]
         return apply_rotary(q_BTHD, rotation * scale), apply_rotary(k_BTHD, rotation / scale)
 
