@@ -2,12 +2,16 @@
 
 import csv
 import re
+import sys
+import types
 
 import pytest
+import yaml
 
 from tape_exp import tasks
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.models import positions
+from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import runner
 from tape_exp.paper.artifact import load
@@ -20,6 +24,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.training import plan
+from tape_exp.training.module import decays
 from tests.paper.fakes import train_here
 from tests.test_readme import PAGES, README, blocks, conf, conf_with_toys, files_of  # noqa: F401
 
@@ -37,6 +42,33 @@ def test_an_encoding_in_fourteen_lines_and_a_task_in_a_few_more():
     assert sum(lines[path] for path in ENCODING) == 14
     assert lines["tape_exp/tasks/reverse.py"] <= 12
     assert lines["conf/task/reverse.yaml"] <= 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_readmes_encoding_does_what_every_one_must(situation, monkeypatch):
+    outcome = outcome_of(situation, readmes_encoding(monkeypatch))
+    assert outcome.allowed is None or outcome.difference < outcome.allowed
+
+
+def test_the_readmes_encoding_begins_with_the_values_of_its_constructor(monkeypatch):
+    """A penalty of 1 on every head, and no weight decay, as of any number of a head."""
+    decoder = random_decoder(readmes_encoding(monkeypatch), std=0)
+    toy = decoder.blocks()[0].position
+    assert toy.r.flatten().tolist() == [1.0] * 4
+    assert not decays(decoder, "layers.0.position.r")
+
+
+def readmes_encoding(monkeypatch):
+    """The section ``model`` of README's YAML, whose class can be imported."""
+    for path, content in ENCODING.items():
+        if path.endswith(".py"):
+            module = types.ModuleType(path.removesuffix(".py").replace("/", "."))
+            exec(content, vars(module))
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        else:
+            section = yaml.safe_load(content)
+    return section
 
 
 @pytest.mark.slow

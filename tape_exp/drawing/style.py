@@ -83,6 +83,7 @@ FAMILIES: dict[str, Sequence[str]] = {
     "#0072b2": (
         *("rope", "xpos", "p_rope", "pope", "selective_rope", "repo", "grape", "rope_window"),
         *("rnope_swa", "ssmax", "rope_theta", "rope_linear", "rope_ntk", "rope_yarn"),
+        *("carope", "rerope"),
     ),
     "#000000": ("nope", "sinusoidal", "learned", "base", "unigram"),
     "#269bb0": ("randpe", "abacus", "coupling", "rfs"),

@@ -114,7 +114,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         if unknown or input_ids is None:
             raise ValueError(f"TapeExpForCausalLM has no {(*unknown, 'inputs_embeds')[0]}.")
         self.decoder.recompute = self.gradient_checkpointing
-        cache, sampler = past_key_values, None
+        cache, sampler, lengths_B = past_key_values, None, None
         if planned is not None:
             cache = Cache(planned.positions_BS, planned.padding_B, planned.sampler)
         elif cache is None and (padding_B := padding(attention_mask)) is not None:
@@ -122,9 +122,12 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             cache = new_cache(self.decoder, length, padding_B, rows, RowSampler(0, "positions"))
         elif cache is None:
             sampler = RowSampler(0, "positions")
+            lengths_B = None if attention_mask is None else attention_mask.sum(1)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         last = kept == slice(-1, None)
-        logits_BTV = self.decoder(input_ids, cache=cache, sampler=sampler, last_only=last)[:, kept]
+        logits_BTV = self.decoder(
+            input_ids, lengths_B=lengths_B, cache=cache, sampler=sampler, last_only=last
+        )[:, kept]
         loss = None
         if labels is not None:
             more = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tape_exp.machine.seeding import RowSampler, generator_for, seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.block import Block
+from tape_exp.models.conformance import entries, shortened
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.positions.base import for_heads
@@ -151,9 +152,11 @@ class Adaptation:
 @torch.no_grad()
 def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
     """Whether fresh decoders with this section ``model`` give the logits of RoPE at the same theta,
-    scaling, window, norms and scale of logits: measured on two small ones with the same backbone.
+    scaling, window, norms and scale of logits: measured on two small ones with the same backbone,
+    in rows beyond every threshold.
     """
-    layers = model.get("layers", [model])
+    model, _ = shortened({**model})
+    layers = entries(model)
     shared = {"theta", "scaling", *AttentionConfig.__dataclass_fields__}
     shared -= {"random_range", "random_floats"}
     rope = {"name": "rope", "_target_": f"{RoPE.__module__}.{RoPE.__qualname__}"}
@@ -169,7 +172,7 @@ def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
         kv_heads=4 if arch.key_heads == arch.heads else 2,
         tied=False,
     )
-    tokens = torch.randint(0, 32, (2, 16), generator=generator_for(0, "begins as RoPE"))
+    tokens = torch.randint(0, 32, (2, 64), generator=generator_for(0, "begins as RoPE"))
     logits = []
     for kinds in (kinds_of(model), kinds_of({"name": "rope", "layers": ropes})):
         decoder = Decoder(small, kinds)

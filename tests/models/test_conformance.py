@@ -8,14 +8,16 @@ import torch
 from torch import nn
 
 from tape_exp.models import conformance
-from tape_exp.models.conformance import NonconformingError, outcome_of
+from tape_exp.models.conformance import SITUATIONS, NonconformingError, outcome_of
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.selective_rope import SelectiveRoPE
 from tape_exp.models.scores import ByDistance, ByKey, ByPosition, Dense
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import model_of
 
 H = conformance.ARCH.heads
+NEWLINE = 3
 
 
 class Peeks(PositionEncoding):
@@ -86,6 +88,20 @@ class Places(PositionEncoding):
         return ByPosition(at)
 
 
+class Columns(RoPE):
+    """RoPE whose positions begin anew after each newline."""
+
+    def start(self, places):
+        newline = places.key_tokens == NEWLINE
+        index = torch.arange(newline.shape[1])
+        begins = torch.where(newline, index + 1, 0)
+        begins = torch.cat([torch.zeros_like(begins[:, :1]), begins[:, :-1]], 1).cummax(1).values
+        if places.padding is not None:
+            begins = begins.maximum(places.padding[:, None])
+        columns = (index - begins)[:, -places.tokens.shape[1] :]
+        return self.rotations(columns.to(places.positions)[..., None])
+
+
 class Unset(PositionEncoding):
     """A vector that nobody gives values."""
 
@@ -143,7 +159,7 @@ MISTAKES = [
 def section(monkeypatch):
     """The section ``model`` of a class of this file, as if a package had brought it."""
     module = types.ModuleType("mistaken.encodings")
-    for cls in (*(mistake[0] for mistake in MISTAKES), Multiplies, Unset):
+    for cls in (*(mistake[0] for mistake in MISTAKES), Multiplies, Unset, Columns):
         monkeypatch.setattr(cls, "__module__", "mistaken.encodings")
         setattr(module, cls.__name__, cls)
     monkeypatch.setitem(sys.modules, "mistaken", types.ModuleType("mistaken"))
@@ -157,6 +173,29 @@ def section(monkeypatch):
 def test_a_mistake_is_found(section, cls, check, told):
     with pytest.raises(NonconformingError, match=told):
         outcome_of(check, section(cls))
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_an_encoding_may_place_tokens_by_what_they_are(section, situation):
+    """Rows and columns of a text: ``start`` sees the tokens, also those that are cached."""
+    if situation == "many_positions":  # it tells columns apart, which are few
+        return
+    outcome = outcome_of(situation, section(Columns))
+    assert outcome.allowed is None or outcome.difference < outcome.allowed
+
+
+def test_a_token_counts_from_the_line_that_it_is_in(section):
+    decoder = conformance.random_decoder(section(Columns)).eval()
+    tokens = torch.tensor([[5, 6, NEWLINE, 7, 8, NEWLINE, 9]])
+    expected = random_rope(decoder)(tokens, positions_BT=torch.tensor([[0, 1, 2, 0, 1, 2, 0]]))
+    assert torch.equal(decoder(tokens), expected)
+
+
+def random_rope(decoder):
+    """RoPE with the same weights."""
+    rope = conformance.random_decoder(model_of("rope"))
+    rope.load_state_dict(decoder.state_dict())
+    return rope.eval()
 
 
 def test_a_bias_is_computed_in_fp32_whenever_it_is(section):

@@ -96,6 +96,21 @@ def grape_additive(e, q, k, x, h, g):
     return added
 
 
+def carope(e, q, k, x, h, g):
+    """RoPE whose pair m is turned by the sum of f^m over the tokens between."""
+    f = 1 / (1 + torch.log1p(torch.exp(x @ e.w[g])))
+
+    def logit(i, j):
+        angles = [sum(f[t] ** m for t in range(j + 1, i + 1)) for m in range(D // 2)]
+        return rope(q[i, h], k[j, h], torch.stack([x.sum() * 0 + angle for angle in angles]))
+
+    return logit
+
+
+def rerope(e, q, k, x, h, g):
+    return lambda i, j: rope(q[i, h], k[j, h], min(i - j, 3) * THETA)
+
+
 def pope(e, q, k, x, h, g):
     theta = 50.0 ** (-torch.arange(D, dtype=torch.float64) / D)
 
@@ -215,6 +230,8 @@ LOGITS = [
     (grape, "grape", AT_50, "model.phase=tokens", "model.step=0.3"),
     (grape, "grape", AT_50, "model.phase=tokens", "model.planes=learned"),
     (pope, "pope", AT_50),
+    (carope, "carope"),
+    (rerope, "rerope", AT_50, "model.farthest=3"),
     (path, "path"),
     (path_fox, "path_fox"),
     (wall, "wall", "model.start=0"),

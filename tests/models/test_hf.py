@@ -145,6 +145,22 @@ def test_generation_is_our_own(name, arch):
     assert len({tuple(row) for row in expected}) > 1
 
 
+def test_a_row_that_is_padded_at_its_end_is_as_long_as_it_is(arch):
+    """Dynamic frequencies depend on the length of a row, which padding is no part of."""
+    words = ["model.scaling.method=dynamic"]
+    decoder = model_of("rope", arch, *words)
+    config = TapeExpConfig(dataclasses.asdict(decoder.arch), section("rope", *words))
+    model = TapeExpForCausalLM(config, decoder)
+    tokens = torch.randint(0, 14, (2, 40), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(tokens)
+    mask[1, 30:] = 0
+    found = model(tokens, attention_mask=mask).logits
+    for row, length in ((0, 40), (1, 30)):
+        alone = model(tokens[row : row + 1, :length]).logits[0]
+        assert torch.allclose(found[row, :length], alone, atol=1e-5)
+    assert not torch.allclose(model(tokens).logits[1, :30], found[1, :30], atol=1e-3)
+
+
 def test_padding_on_either_side_changes_no_logit_and_no_gradient(arch):
     decoder, model = ours_in("tape", arch)
     gradients = []

@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tape_exp import check, library
+from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
 from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
@@ -63,6 +64,13 @@ def test_a_package_comes_in_by_its_entry_point_or_by_hydras_search_path(site, en
     encoding = build(cfg.model, "model", arch=Arch(layers=1, width=8, heads=2, ffn=8))
     assert type(encoding).__module__ == "my_pe.soft_window"
     assert encoding.slope.flatten().tolist() == pytest.approx([0.2, 0.2])
+    section = OmegaConf.to_container(cfg.model)
+    begun = random_decoder(section, std=0).blocks()[1].position
+    assert begun.slope.flatten().tolist() == pytest.approx([0.2] * 4)
+    assert begun.width.flatten().tolist() == [4.0] * 4
+    for situation in SITUATIONS:
+        outcome = outcome_of(situation, section)
+        assert outcome.allowed is None or outcome.difference < outcome.allowed, situation
     assert "soft_window" in plugins.names_in("model")
     assert len(compose_config(["model=[soft_window,nope]", *words]).model.layers) == 2
     with pytest.raises(ConfigError, match=r"model\.slop is not known\. Did you mean 'model.slope'"):

@@ -8,7 +8,8 @@ import torch
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.training.module import LanguageModule, rate
+from tape_exp.training.module import LanguageModule, decays, rate
+from tests.conftest import MODELS
 from tests.conftest import make_decoder as decoder_of
 
 OPTIM = Optim(batch=4, max_steps=100, lr=1e-3, warmup=0.1, decay=0.5, weight_decay=0.02)
@@ -56,6 +57,33 @@ def test_a_factor_of_one_leaves_the_two_groups_of_older_checkpoints(arch):
         lr=1e-3,
     )
     optimizer.load_state_dict(older.state_dict())
+
+
+# Of several dimensions, and yet numbers of heads and channels: phases, a bias.
+NUMBERS_OF_HEADS = {"pope": {"delta"}, "selective_rope": {"b"}}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_matrices_decay_and_numbers_of_heads_do_not(name, arch):
+    decoder = decoder_of(name, arch)
+    parameters = dict(decoder.named_parameters())
+    kept = {name for name in parameters if not decays(decoder, name)}
+    several = {name.split(".")[-1] for name in kept if parameters[name].ndim > 1}
+    assert several == NUMBERS_OF_HEADS.get(name, set())
+    assert all(name in kept for name in parameters if parameters[name].ndim < 2)
+    assert not kept & {"embedding.weight", "head.weight", "layers.0.q.weight"}
+
+
+def test_a_column_of_numbers_does_not_decay():
+    """(H, 1) of an encoding, but not the (hidden, 1) matrix of a linear map, as FIRE has one."""
+    module = torch.nn.Module()
+    module.r = torch.nn.Parameter(torch.ones(4, 1))
+    module.inner = torch.nn.Linear(1, 4)
+    assert [decays(module, name) for name in ("r", "inner.weight", "inner.bias")] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_rates_rise_stay_and_fall():
