@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_failure("construction", error, "A decoder with this encoding is made.")
         return 1
     if short:
-        print(f"rows are longer than every length of it: {', '.join(short)}")
+        print(f"also with {', '.join(short)}, so that rows go beyond it")
     print(f"  {'situation':24} {'difference':>10}  {'allowed':>7}")
     failed = sum(not _passes(name, model) for name in SITUATIONS)
     print(f"{failed} of {len(SITUATIONS)} failed." if failed else "No situation failed.")

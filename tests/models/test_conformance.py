@@ -203,6 +203,31 @@ def test_a_bias_is_computed_in_fp32_whenever_it_is(section):
     assert outcome_of("autocast_in_bf16", section(Multiplies)).difference < conformance.BF16
 
 
+@pytest.mark.parametrize("situation", ["autocast_in_bf16", "weights_in_bf16"])
+def test_every_method_is_given_at_least_fp32(section, situation, monkeypatch):
+    dtypes = {}
+
+    def noting(name):
+        method = getattr(PositionEncoding, name)
+
+        def noted(self, *given):
+            if name == "update":
+                given_tensors = [*vars(given[2]).values()]  # of LayerOutputs
+            else:
+                given_tensors = [x for x in given if isinstance(x, torch.Tensor)]
+            dtypes.setdefault(name, set()).update(x.dtype for x in given_tensors)
+            dtypes[name].add(torch.is_autocast_enabled("cpu"))
+            return method(self, *given)
+
+        return noted
+
+    for name in ("embed", "rotate", "bias", "update"):
+        monkeypatch.setattr(PositionEncoding, name, noting(name))
+    outcome_of(situation, model_of("nope"))
+    wide = {torch.float32, torch.float64, False}  # fp64: the oracle's
+    assert dtypes == dict.fromkeys(("embed", "rotate", "bias", "update"), wide)
+
+
 def test_a_parameter_without_values_is_refused(section):
     with pytest.raises(ConfigError, match="Unset leaves its parameter r without values"):
         conformance.random_decoder(section(Unset))

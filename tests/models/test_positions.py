@@ -38,6 +38,8 @@ MORE = [
     "[rope,rope,abacus]",
     "[path,{name:fire,window:4}]",
     "[fox,{name:fox,window:4,sinks:1,ssmax:true}]",
+    "[{name:rope,scaling:{method:dynamic}}]",
+    "[{name:rope,scaling:{method:longrope,short_factor:[1,1,2,2],long_factor:[1,2,4,8]}}]",
 ]
 
 

@@ -21,7 +21,7 @@ class CARoPE(PositionEncoding):
         f_t = 1 / (1 + softplus(w·x_t))            in (0, 1), where RoPE has θ^(-2/d)
         angle_t = Σ_{s<=t} f_s^m                   m = 0 … d/2 - 1
 
-    w is (K, C), one row for each key head, and begins as N(0, 0.02). Padding adds nothing.
+    w is (K, C), one row for each key head, and begins as N(0, 0.02).
     Deliberately different from the paper, as others tell it: powers begin at 0, as RoPE's do, so
     that a constant f = θ^(-2/d) is RoPE, and each key head has one f.
     """
@@ -38,6 +38,5 @@ class CARoPE(PositionEncoding):
     ) -> Rotated:
         f_BTK = 1 / (1 + F.softplus(x_BTC @ precise(self.w).T))
         powers = torch.arange(self.arch.head_dim // 2, device=f_BTK.device)
-        steps_BTKM = f_BTK[..., None] ** powers * (places.tokens >= 0)[..., None, None]
-        state = rotations(steps_BTKM.cumsum(1))
+        state = rotations((f_BTK[..., None] ** powers).cumsum(1))
         return apply_rotary(q_BTHD, state), apply_rotary(k_BTHD, state)
