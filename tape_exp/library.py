@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tape_exp.machine.processes import gather
 from tape_exp.models.decoder import Decoder
 from tape_exp.paper.records import (
     PLACES,
@@ -88,7 +87,6 @@ def train(*overrides: str, quiet: bool = False, **choices: Any) -> Loaded:
     out, err = (io.StringIO(), io.StringIO()) if quiet else (sys.stdout, sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
         run(cfg)
-        gather(None)  # so that every process of the run finds it whole
         return load(RunDirectory(cfg).path)
 
 

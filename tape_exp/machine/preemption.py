@@ -1,14 +1,13 @@
 """Leaving on SIGUSR1 and SIGTERM: a checkpoint, and a status that asks for a requeue."""
 
 import multiprocessing
-import os
 import signal
 import threading
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from tape_exp.machine.processes import first_process
+from tape_exp.machine.processes import first_process, this_process
 
 REQUEUE = 85  # exit status: the checkpoint is saved, start the same command again
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
@@ -36,10 +35,12 @@ class Preemption:
 
     received: str | None = None
     waits: bool = False
+    further: bool = False  # a process other than the first has received it
 
     def __enter__(self) -> "Preemption":
         self.children = set(multiprocessing.active_children())
-        self.before = {number: signal.getsignal(number) for number in SIGNALS}
+        # Lightning ignores Ctrl-C once it has ended a training by it.
+        self.before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT)}
         if threading.current_thread() is threading.main_thread():  # others run without
             for number in SIGNALS:
                 signal.signal(number, self._handle)
@@ -51,20 +52,20 @@ class Preemption:
             worker.join(5)
         # srun ends the others with SIGTERM as soon as the first has left, and its own status is the
         # highest of all: one that died of that would hide the first's REQUEUE.
-        leaving = self.received is not None and not first_process()
         if threading.current_thread() is threading.main_thread():
             for number, handler in self.before.items():
-                signal.signal(number, signal.SIG_IGN if leaving else handler)
+                signal.signal(number, signal.SIG_IGN if self.further else handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.received is None:
             self.received = signal.Signals(number).name
+            self.further = not first_process()
             self.defer_signals(self.waits)
 
     def defer_signals(self, waits: bool) -> None:
         """Whether a signal waits for the end of the step from now on."""
         self.waits = waits
-        leaves = first_process() or "SLURM_PROCID" in os.environ
+        leaves = first_process() or this_process().launcher == "SLURM"
         if self.received is not None and not self.waits and leaves:
             raise Preempted(self.received)
 

@@ -3,21 +3,137 @@
 torch is imported where it is used, so that commands that only read records start quickly.
 """
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Item = TypeVar("Item")
-# Variables of the environment that tell a process which one of its run it is.
-RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+# What launchers tell each process that they start.
+LAUNCHERS = ["RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]
+LAUNCHERS += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"]
+HELPS = "TAPE_EXP_HELPS"  # the run for which a further process was started, as Lightning does it
+
+
+@dataclass(frozen=True)
+class Process:
+    """Which process of a run this is."""
+
+    rank: int = 0
+    world: int = 1
+    per_node: int = 1
+    launcher: str = ""  # torchrun or SLURM; else nobody, or the process of rank 0 of the node
+
+
+_this = Process()  # outside of runs every process is its own
+_under_agent = itertools.count()  # runs of this process so far that met by torchrun's store
+
+
+def this_process() -> Process:
+    """Which process of the present run this is."""
+    return _this
 
 
 def first_process() -> bool:
-    """Whether this is the process that writes: of several, the one of rank 0 on node 0."""
-    return all(os.environ.get(name, "0") == "0" for name in RANKS)
+    """Whether this is the process that writes: of several, the one of rank 0."""
+    return _this.rank == 0
+
+
+def read_process(devices: int, nodes: int, environment: Mapping[str, str]) -> Process:
+    """Which process of a run on so many devices of so many nodes this is. A run on one device is
+    of one process, whatever its launcher has started besides.
+
+    Raises:
+        ValueError: the environment tells of another number of processes.
+    """
+    world = devices * nodes
+    if world == 1:
+        return Process()
+    by_slurm = environment.get("SLURM_NTASKS", "1") != "1"
+    interactive = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "TORCHELASTIC_RUN_ID" in environment:
+        process = Process(int(environment["RANK"]), world, devices, "torchrun")
+        expected = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": devices}
+    elif by_slurm and not interactive:
+        process = Process(int(environment["SLURM_PROCID"]), world, devices, "SLURM")
+        expected = {"SLURM_NTASKS": world, "SLURM_NNODES": nodes, "SLURM_NTASKS_PER_NODE": devices}
+    else:
+        node = int(environment.get("NODE_RANK", environment.get("GROUP_RANK", "0")))
+        local = int(environment.get("LOCAL_RANK", "0"))
+        process = Process(node * devices + local, world, devices)
+        expected = {"WORLD_SIZE": world, "RANK": process.rank}
+    for name, number in expected.items():
+        if environment.get(name, str(number)) != str(number):
+            raise ValueError(
+                f"{name}={environment[name]} in the environment does not fit "
+                f"trainer.devices={devices} and trainer.nodes={nodes}, which make it {number}: set "
+                f"both to what was started, or start {world} processes, {devices} on each node."
+            )
+    return process
+
+
+@contextmanager
+def part_of_run(process: Process, name: str) -> Iterator[None]:
+    """Be this process of the run ``name``, and leave nothing of it: the environment, torch's group
+    of processes and its threads are as before. One that another process has started for this run
+    alone ends with it.
+    """
+    import torch
+    from lightning.fabric.utilities import rank_zero
+
+    lightning: Any = rank_zero.rank_zero_only  # whose rank is read from the environment once
+    global _this
+    before = _this
+    environment = dict(os.environ)
+    threads = torch.get_num_threads()
+    grouped = torch.distributed.is_initialized()  # by a loop of the user's own
+    _this = process
+    lightning.rank = process.rank
+    try:
+        _prepare_environment(name)
+        yield
+    finally:
+        if torch.distributed.is_initialized() and not grouped:
+            torch.distributed.destroy_process_group()
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.set_num_threads(threads)
+        lightning.rank = before.rank
+        _this = before
+    if environment.get(HELPS) == name:
+        raise SystemExit(0)
+
+
+def _prepare_environment(name: str) -> None:
+    """What Lightning, torch and the processes of further devices read of it."""
+    os.environ[HELPS] = name
+    if _this.world == 1:
+        for variable in LAUNCHERS:
+            os.environ.pop(variable, None)
+    if _this.launcher == "SLURM":
+        os.environ["SLURM_NTASKS_PER_NODE"] = str(_this.per_node)  # srun may not say it
+    by_agent = _this.launcher == "torchrun" and "TORCHELASTIC_USE_AGENT_STORE" in os.environ
+    if by_agent and (number := next(_under_agent)):
+        os.environ["MASTER_PORT"] = _agreed_port(number)
+        del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+
+
+def _agreed_port(number: int) -> str:
+    """A free port of the first process for run ``number``: the store of torchrun holds addresses of
+    the run before, and only says here where the processes meet instead.
+    """
+    from lightning.fabric.plugins.environments.lightning import find_free_network_port
+    from torch.distributed import TCPStore
+
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    if first_process():
+        store.set(f"tape_exp/{number}", str(find_free_network_port()))
+    return store.get(f"tape_exp/{number}").decode()
 
 
 def rank_and_world() -> tuple[int, int]:

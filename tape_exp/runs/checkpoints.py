@@ -60,10 +60,17 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """From now on a signal waits for the end of the step. Raises :class:`ConfigError` where
-        processes resume from different steps: each takes the newest checkpoint that it sees, and
-        the folder may look older from another node.
+        processes work on different runs, or resume from different steps: each takes the newest
+        checkpoint that it sees, and the folder may look older from another node.
         """
-        if trainer.world_size > 1 and len(steps := {*gather(trainer.global_step)}) > 1:
+        every = gather((str(self.folder.parent), trainer.global_step))
+        runs, steps = ({*each} for each in zip(*every, strict=True))
+        if len({Path(run).name for run in runs}) > 1:
+            raise ConfigError(
+                f"the processes work on different runs, {' and '.join(sorted(runs))}: give all of "
+                "them the same words, or each one device, trainer.devices=1."
+            )
+        if len(steps) > 1:
             raise ConfigError(
                 f"the processes of the run go on from different steps, {sorted(steps)}: see that "
                 "runs= is the same folder on all nodes, and give the command again."

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +21,7 @@ from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
 RESUMES = "The same command resumes from the last checkpoint, if there is one."
+END_SECONDS = 10.0  # in which a process whose work is done ends by itself
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -132,6 +133,13 @@ class ProcessWatch(Callback):
                 break
             time.sleep(0.1)
         return self.lost
+
+    def wait(self) -> None:
+        """Wait for the end of the children, which have done their part."""
+        for child in self.children:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(END_SECONDS)
+        self.end()
 
     def end(self) -> None:
         """Let no child wait for this process, which leaves."""

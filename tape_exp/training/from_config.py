@@ -3,16 +3,24 @@
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import Trainer
-from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning.fabric.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from omegaconf import DictConfig, OmegaConf
 
+from tape_exp.machine.processes import part_of_run, read_process, this_process
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
@@ -116,6 +124,19 @@ def precision(name: str, accelerator: str) -> str:
     return "bf16-mixed" if native else "32-true"
 
 
+@contextmanager
+def processes(cfg: DictConfig, run: str) -> Iterator[None]:
+    """Be the process of the run that the environment and ``trainer`` say. Raises
+    :class:`ConfigError` where they do not agree.
+    """
+    try:
+        process = read_process(cfg.devices, cfg.nodes, os.environ)
+    except ValueError as error:
+        raise ConfigError(error) from None
+    with part_of_run(process, run):
+        yield
+
+
 def require_devices(cfg: DictConfig) -> None:
     """Raise :class:`ConfigError` where ``trainer`` asks for GPUs that are not here, or would wait
     for processes on other nodes that nobody has started.
@@ -123,8 +144,7 @@ def require_devices(cfg: DictConfig) -> None:
     present = torch.accelerator.device_count()
     if cfg.accelerator == "gpu" and present < cfg.devices:
         raise ConfigError(f"trainer.devices={cfg.devices}, but {present} GPUs; use trainer=cpu.")
-    started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
-    if cfg.nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
+    if cfg.nodes > 1 and not this_process().launcher and "MASTER_ADDR" not in os.environ:
         raise ConfigError(
             f"trainer.nodes={cfg.nodes} waits for processes that this command does not start: use "
             "tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK."
@@ -137,8 +157,13 @@ def make_trainer(
     """Lightning's trainer for the config, with accumulation to the global batch; ``reports`` are
     its ``logger`` and ``callbacks``.
     """
-    cfg, on_slurm = cfg.trainer, SLURMEnvironment.detect()
+    cfg, launcher = cfg.trainer, this_process().launcher
     devices, timeout = cfg.devices * cfg.nodes, timedelta(seconds=cfg.timeout)
+    surroundings: ClusterEnvironment = LightningEnvironment()
+    if launcher == "torchrun":
+        surroundings = TorchElasticEnvironment()
+    elif launcher == "SLURM":
+        surroundings = SLURMEnvironment(auto_requeue=False)
     strategy: str | Strategy = "auto"
     if cfg.strategy == "fsdp":
         strategy = ModelParallelStrategy(
@@ -159,7 +184,7 @@ def make_trainer(
             strategy=strategy,
             precision=precision(cfg.precision, cfg.accelerator),  # type: ignore[arg-type]
             **reports,
-            plugins=[SafeCheckpointIO(), *[SLURMEnvironment(auto_requeue=False)] * on_slurm],
+            plugins=[SafeCheckpointIO(), surroundings],
             max_epochs=-1,
             max_steps=task.optim.max_steps,
             accumulate_grad_batches=accumulate,

@@ -3,12 +3,28 @@
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tape_exp.machine.processes import first_process
 from tape_exp.settings.redact import RedactingFormatter
 
 log = logging.getLogger("tape_exp")
+
+
+@contextmanager
+def logs_of_run() -> Iterator[None]:
+    """What a run sets up ends with it."""
+    handlers, level, propagate = log.handlers[:], log.level, log.propagate
+    try:
+        yield
+    finally:
+        for own in set(log.handlers) - set(handlers):
+            own.close()
+        log.handlers[:] = handlers
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 def set_up_logging(path: Path | None = None) -> None:
@@ -22,8 +38,6 @@ def set_up_logging(path: Path | None = None) -> None:
         file = logging.FileHandler(path)
         file.setFormatter(RedactingFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handlers.append(file)
-    for old in log.handlers:
-        old.close()
     log.handlers[:] = handlers
     log.setLevel(logging.INFO if first else logging.WARNING)
     log.propagate = False

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from tape_exp.drawing.terminal import brief, print_heatmaps
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import Preemption
+from tape_exp.machine.processes import gather
 from tape_exp.models import attention, peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.checkpoints import Checkpoints, newest
@@ -31,7 +32,7 @@ from tape_exp.tasks.base import FINGERPRINT, Task
 from tape_exp.training import from_config
 from tape_exp.training.callbacks import StepReport
 from tape_exp.training.faults import ProcessWatch, explained
-from tape_exp.training.logs import set_up_logging
+from tape_exp.training.logs import logs_of_run, set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError
 
 log = logging.getLogger("tape_exp")
@@ -72,7 +73,12 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
         print_plan(cfg)
         return {}
     directory = RunDirectory(cfg)
-    with Preemption() as preemption, directory.lock():
+    with (
+        Preemption() as preemption,  # until nothing of the run is left to be put away
+        logs_of_run(),
+        from_config.processes(cfg.trainer, directory.name),
+        directory.lock(),
+    ):
         if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
             set_up_logging()
             log.info("%s is DONE: %s", directory.name, directory.path)
@@ -90,7 +96,10 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
         watch = ProcessWatch(directory, preemption)
         try:
             with explained(directory, watch):
-                return train_and_evaluate(parts, watch, further)
+                record = train_and_evaluate(parts, watch, further)
+                gather(None)  # no process goes on before the first has written the record
+                watch.wait()
+                return record
         finally:
             close(parts.loggers, directory.done, bool(preemption.received))
 

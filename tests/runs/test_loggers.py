@@ -12,6 +12,7 @@ import pytest
 import wandb
 from lightning.pytorch.loggers import WandbLogger
 
+from tape_exp.machine.processes import Process, part_of_run
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import JsonlLogger, make_loggers
@@ -122,12 +123,12 @@ def test_a_logger_that_fails_ends_no_run(tiny_run, monkeypatch):
     assert steps[-1] == record["steps"] == 4
 
 
-def test_a_second_node_begins_no_run_of_wandb(tmp_path, monkeypatch):
-    monkeypatch.setenv("NODE_RANK", "1")
+def test_a_second_node_begins_no_run_of_wandb(tmp_path):
     cfg = compose_config([f"runs={tmp_path}", "logger.mode=offline"])
     directory = RunDirectory(cfg)
     directory.path.mkdir(parents=True)
-    assert make_loggers(cfg, directory, Stopwatch(), 0) == []
+    with part_of_run(Process(1, 2, 1), directory.name):
+        assert make_loggers(cfg, directory, Stopwatch(), 0) == []
     assert list(tmp_path.rglob("offline-run-*")) == []
 
 

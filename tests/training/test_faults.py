@@ -13,6 +13,7 @@ import torch
 from filelock import FileLock
 
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
+from tape_exp.machine.processes import Process, part_of_run
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
@@ -99,20 +100,24 @@ def same_signals():
         signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("same_signals")
-def test_further_processes_leave_the_first_to_decide(monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    with Preemption() as preemption:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert preemption.received == "SIGTERM"
-    assert Preempted("SIGTERM").code == 0
+@pytest.fixture
+def further_of_slurm():
+    with part_of_run(Process(1, 2, 2, "SLURM"), "a-run"):
+        yield
 
 
 @pytest.mark.usefixtures("same_signals")
-def test_a_further_process_that_slurm_started_leaves_by_itself(monkeypatch):
+def test_further_processes_leave_the_first_to_decide():
+    with part_of_run(Process(1, 2, 2), "a-run"):
+        with Preemption() as preemption:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert preemption.received == "SIGTERM"
+        assert Preempted("SIGTERM").code == 0
+
+
+@pytest.mark.usefixtures("same_signals")
+def test_a_further_process_that_slurm_started_leaves_by_itself(further_of_slurm):
     """With status 0: it gets the signal too, and killed, it would hide the first's REQUEUE."""
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("SLURM_PROCID", "1")
     with Preemption() as preemption:
         with pytest.raises(Preempted) as left:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -64,7 +64,7 @@ def test_every_task_runs(model, task, tmp_path, text_folder, request):
 
 
 def test_processes_that_go_on_from_different_steps_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "gather", lambda step: [step, step + 4])
+    monkeypatch.setattr(checkpoints, "gather", lambda own: [own, (own[0], own[1] + 4)])
     saving = Checkpoints(tmp_path, 1, 1, 1, Mock())
     with pytest.raises(ConfigError, match=r"from different steps, \[0, 4\]: .* runs= is the same"):
         saving.on_train_start(SimpleNamespace(global_step=0, world_size=2), None)

@@ -1,0 +1,159 @@
+"""Which process of a run this is, and that a run leaves nothing of it behind."""
+
+import os
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tape_exp.machine.preemption import Preemption
+from tape_exp.machine.processes import (
+    Process,
+    first_process,
+    part_of_run,
+    read_process,
+    this_process,
+)
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings.compose import compose_config
+from tests.processes import Command, train
+from tests.training.test_faults import WORDS
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "1", "GROUP_RANK": "1", "RANK": "3"}
+SLURM = {"SLURM_JOB_NAME": "sweep", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"}
+ON_CPUS = ["trainer=ddp", "trainer.accelerator=cpu"]
+
+
+def srun(number: int, of: int) -> dict[str, str | None]:
+    """The environment of a task of ``srun -n<of>``."""
+    environment = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "seeds", "SLURM_NTASKS": str(of)}
+    environment |= {"SLURM_NNODES": "1", "SLURM_NODELIST": "localhost", "SLURM_NODEID": "0"}
+    return {**environment, "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "environment", "expected"),
+    [
+        # one device: a run of its own, whatever else was started
+        (1, 1, {}, Process()),
+        (1, 1, srun(2, 4), Process()),
+        (1, 1, {"RANK": "1", "WORLD_SIZE": "2"}, Process()),
+        (1, 1, TORCHRUN | {"WORLD_SIZE": "4"}, Process()),
+        # this process begins the others, or was begun by one that does
+        (2, 1, {}, Process(0, 2, 2)),
+        (2, 1, {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"}, Process(1, 2, 2)),
+        (2, 2, {"NODE_RANK": "1", "MASTER_ADDR": "a"}, Process(2, 4, 2)),
+        (2, 1, srun(0, 1), Process(0, 2, 2)),
+        (2, 1, srun(0, 1) | {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, Process(1, 2, 2)),
+        (2, 1, srun(0, 4) | {"SLURM_JOB_NAME": "bash"}, Process(0, 2, 2)),
+        # a launcher has begun all of them
+        (2, 2, TORCHRUN | {"WORLD_SIZE": "4"}, Process(3, 4, 2, "torchrun")),
+        (2, 2, TORCHRUN | {"WORLD_SIZE": "4"} | srun(0, 2), Process(3, 4, 2, "torchrun")),
+        (2, 1, srun(1, 2), Process(1, 2, 2, "SLURM")),
+        (1, 4, SLURM | {"SLURM_NTASKS": "4", "SLURM_NNODES": "4"}, Process(2, 4, 1, "SLURM")),
+        # they do not agree
+        (2, 1, srun(2, 4), "SLURM_NTASKS=4 .* trainer.devices=2 and trainer.nodes=1, .* 2:"),
+        (2, 1, srun(1, 2) | {"SLURM_NNODES": "2"}, "SLURM_NNODES=2 .* trainer.nodes=1, .* 1:"),
+        (4, 1, TORCHRUN | {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_WORLD_SIZE=2 .* 4:"),
+        (2, 1, TORCHRUN | {"WORLD_SIZE": "4"}, "WORLD_SIZE=4 .* trainer.devices=2 .* 2:"),
+        (2, 1, {"RANK": "1", "WORLD_SIZE": "2"}, "RANK=1 .* trainer.devices=2 .* 0:"),
+        (4, 1, {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, "WORLD_SIZE=2 .* trainer.devices=4 .* 4:"),
+    ],
+)
+def test_config_and_environment_together_say_which_process_this_is(
+    devices, nodes, environment, expected
+):
+    if isinstance(expected, Process):
+        assert read_process(devices, nodes, environment) == expected
+    else:
+        with pytest.raises(ValueError, match=expected):
+            read_process(devices, nodes, environment)
+
+
+def test_a_run_leaves_nothing_in_its_process(monkeypatch):
+    monkeypatch.setenv("MASTER_PORT", "1")
+    before, threads = dict(os.environ), torch.get_num_threads()
+    with part_of_run(Process(1, 2, 2), "a-run"):
+        assert this_process() == Process(1, 2, 2)
+        assert not first_process()
+        os.environ |= {"LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "2"}
+        torch.set_num_threads(threads + 1)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert this_process() == Process()
+    assert dict(os.environ) == before
+    assert torch.get_num_threads() == threads
+    assert not dist.is_initialized()
+
+
+def test_a_run_on_one_device_sees_nothing_of_a_launcher(monkeypatch):
+    for name, value in (TORCHRUN | {"WORLD_SIZE": "4", "MASTER_PORT": "1"}).items():
+        monkeypatch.setenv(name, value)
+    with part_of_run(Process(), "a-run"):
+        assert not {"RANK", "WORLD_SIZE", "MASTER_PORT", *TORCHRUN} & os.environ.keys()
+    assert os.environ["WORLD_SIZE"] == "4"
+
+
+def test_a_group_of_the_users_own_stays():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with part_of_run(Process(), "a-run"):
+            pass
+        assert dist.is_initialized()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_further_process_that_was_begun_for_a_run_ends_with_it(monkeypatch):
+    monkeypatch.setenv("TAPE_EXP_HELPS", "a-run")
+    with part_of_run(Process(1, 2, 2), "an-earlier-run"):
+        pass
+    with pytest.raises(SystemExit) as left, part_of_run(Process(1, 2, 2), "a-run"):
+        pass
+    assert left.value.code == 0
+
+
+def test_ctrl_c_is_what_it_was_before_a_run():
+    """Lightning ignores it once it has ended a training by it."""
+    before = signal.getsignal(signal.SIGINT)
+    with Preemption():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def done(words: list[str], seed: int) -> dict:
+    """The record of the finished run of a seed."""
+    directory = RunDirectory(compose_config([*words, f"seed={seed}"]))
+    assert directory.done
+    assert (directory.path / "log.txt").read_text().count("DONE") == 1
+    return directory.record()
+
+
+@pytest.mark.slow
+def test_tasks_of_slurm_with_a_device_each_are_runs_of_their_own(tmp_path):
+    words = [*WORDS, f"runs={tmp_path}", "task.optim.max_steps=5"]
+    tasks = [Command(*words, f"seed={n}", environment=srun(n, 2)) for n in range(2)]
+    assert [task.finish().returncode for task in tasks] == [0, 0]
+    for seed in range(2):
+        assert done(words, seed)["curves"]["train/loss"]["step"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_every_job_of_a_sweep_over_two_processes_trains(tmp_path):
+    words = [*WORDS, *ON_CPUS, f"runs={tmp_path}", "task.optim.max_steps=5"]
+    ended = train("-m", *words, "seed=11,12")
+    assert ended.returncode == 0, ended.stderr
+    alone = train(*words, "seed=12", f"runs={tmp_path}/alone")
+    assert alone.returncode == 0, alone.stderr
+    record, other = done(words, 12), done([*words, f"runs={tmp_path}/alone"], 12)
+    assert record["curves"] == other["curves"]
+    assert record["metrics"] == other["metrics"]
+
+
+@pytest.mark.slow
+def test_processes_of_different_runs_are_refused(tmp_path):
+    words = [*WORDS, *ON_CPUS, f"runs={tmp_path}", "task.optim.max_steps=5"]
+    both = [Command(*words, f"seed={n}", environment=srun(n, 2)) for n in range(2)]
+    ended = [one.finish() for one in both]
+    assert [one.returncode for one in ended] == [2, 2]
+    assert all("the processes work on different runs, " in one.stderr for one in ended)
