@@ -46,7 +46,11 @@ def write_record(kind: str, record: Mapping[str, Any], path: Path) -> Path:
     benchmark and machine.
     """
     whole = {"benchmark": kind, "git": git_state(), **record}
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if path.exists()
+        else []
+    )
     kept = [r for r in lines if (r["benchmark"], r["machine"]) != (kind, record["machine"])]
     write_atomically(path, "".join(json.dumps(each) + "\n" for each in (*kept, whole)))
     return path

@@ -42,9 +42,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         addresses[path or uri] = uri
 
     addresses.update({f"docs/{file.src_uri}": file.src_uri for file in files})
-    add("index.md", (ROOT / "README.md").read_text(), "README.md")
+    add("index.md", (ROOT / "README.md").read_text(encoding="utf-8"), "README.md")
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
-        add(name, (ROOT / name).read_text())
+        add(name, (ROOT / name).read_text(encoding="utf-8"))
     for picture in sorted((ROOT / "results").rglob("*.svg")):
         add(str(picture.relative_to(ROOT)), picture.read_bytes())
     with TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def code(file: Path) -> str:
     """A file as a block of code."""
-    return f"````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text()}````"
+    return f"````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text(encoding='utf-8')}````"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
@@ -62,6 +63,35 @@ def test_a_closed_pipe_and_a_full_disk_end_without_a_traceback():
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode != 0
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_the_status_tells_of_the_command_where_its_console_is_closed(closed, tmp_path):
+    """And a file that it opens does not become its console."""
+    program = (
+        "import os, sys\nfrom tape_exp.settings.commands import command\n"
+        "def main():\n"
+        "    with open('written', 'w', encoding='utf-8') as file:\n"
+        "        file.write('rows')\n"
+        "        print('a line', flush=True)\n"
+        "        os.write(1, b'of a library in C')\n"
+        "    return 0\n"
+        "sys.exit(command(main)())"
+    )
+    line = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} {closed}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment)
+    assert done.returncode == 0
+    assert (tmp_path / "written").read_text() == "rows"
+
+
+def test_a_letter_that_the_terminal_lacks_ends_no_command():
+    program = "import sys\nfrom tape_exp.settings.commands import command\n"
+    program += "sys.exit(command(lambda: print('3 \\u00d7 2') or 0)())"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "3 ? 2\n")
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def cpu_name() -> str:
     """The processor's name, family, model and stepping as the system gives them, and the highest
     vector extension that torch uses on it.
     """
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
     told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
     name = told.get("model name") or platform.processor() or platform.machine()
     more = [f"{key} {told[key]}" for key in ("cpu family", "model", "stepping") if key in told]

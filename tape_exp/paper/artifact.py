@@ -101,7 +101,7 @@ def load(name: str) -> Artifact:
 
 def yaml_keys(path: Path) -> dict[str, Any]:
     """The keys of a YAML; those that it lacks are of the one that it is ``like``."""
-    own = yaml.safe_load(path.read_text())
+    own = yaml.safe_load(path.read_text(encoding="utf-8"))
     like = own.pop("like", None)
     return own if like is None else yaml_keys(path.with_name(f"{like}.yaml")) | own
 

@@ -156,4 +156,4 @@ def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
 def costs() -> dict[str, Any]:
     """What ``tape-exp paper cost`` wrote, by artifact."""
     path = folders.RESULTS / "costs.json"
-    return json.loads(path.read_text())["artifacts"] if path.exists() else {}
+    return json.loads(path.read_text(encoding="utf-8"))["artifacts"] if path.exists() else {}

@@ -38,7 +38,7 @@ def read_records(folder: Path | None = None) -> list[Record]:
     for path in [path for part in parts for path in sorted(part.glob("*.jsonl"))]:
         stored = path.with_suffix(".npz")
         matrices = np.load(stored) if stored.exists() else {}
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if record := parse(line, f"{path}, line {number},"):
                 names = [key for key in matrices if key.startswith(f"{record['run']}/")]
                 if names:
@@ -53,7 +53,9 @@ def records_of_runs(folder: Path) -> list[Record]:
     """
     depths = ["[!.]*/" * depth + "record.json" for depth in range(5)]
     paths = sorted(path for depth in depths for path in folder.glob(depth))
-    records = [record for path in paths if (record := parse(path.read_text(), str(path)))]
+    records = [
+        record for path in paths if (record := parse(path.read_text(encoding="utf-8"), str(path)))
+    ]
     return [record for record in records if "debug" not in record["config"]]
 
 
@@ -71,7 +73,7 @@ def merged(*sources: Iterable[Record]) -> list[Record]:
 @cache
 def reported() -> dict[str, dict[str, Any]]:
     """The paper's numbers, a section for each artifact; a wheel carries them."""
-    return yaml.safe_load((folders.ROOT / "results" / "paper.yaml").read_text())
+    return yaml.safe_load((folders.ROOT / "results" / "paper.yaml").read_text(encoding="utf-8"))
 
 
 def parse(text: str, where: str) -> Record | None:
@@ -94,7 +96,7 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
     for name, new in by_file.items():
         path = folder / f"{name}.jsonl"
         with FileLock(folder / ".lock"):
-            old = path.read_text().splitlines() if path.exists() else []
+            old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
             lines = {json.loads(line)["run"]: line for line in old}
             stored = path.with_suffix(".npz")
             matrices = dict(np.load(stored)) if stored.exists() else {}

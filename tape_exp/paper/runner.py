@@ -252,7 +252,9 @@ def end(
                 add_records(records or job.results / "records", [directory.record()])
             return
         failed = directory.path / "FAILED"
-        reason = failed.read_text() if failed.exists() else said.decode()
+        reason = (
+            failed.read_text(encoding="utf-8") if failed.exists() else said.decode(errors="replace")
+        )
         reason = (reason.strip().splitlines() or [""])[-1].removeprefix("error: ")
     except ConfigError as error:
         reason = str(error)

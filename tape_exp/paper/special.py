@@ -107,7 +107,9 @@ def speed_records(scale: str) -> list[dict[str, Any]]:
     """
     on = {"smoke": True, "small": False}.get(scale)
     path = folders.RESULTS / "speed.jsonl"
-    records = map(json.loads, path.read_text().splitlines() if path.exists() else ())
+    records = map(
+        json.loads, path.read_text(encoding="utf-8").splitlines() if path.exists() else ()
+    )
     of_speed = [record for record in records if record["benchmark"] == "speed"]
     return [each for each in of_speed if str(each["machine"]).endswith(" threads") is on]
 
@@ -179,7 +181,7 @@ def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], 
         path = folders.RESULTS / "theory.json"
         if not path.exists():
             return None
-        report = json.loads(path.read_text())
+        report = json.loads(path.read_text(encoding="utf-8"))
         facts = report["theorem"]
         more = (
             facts

@@ -27,7 +27,8 @@ class Stopwatch:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl, without an unfinished last line or damaged ones (a warning)."""
     rows = []
-    for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1], 1):
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
             rows.append(json.loads(line))
         except ValueError:

@@ -82,13 +82,18 @@ def environment_info() -> dict[str, Any]:
 def git_state() -> dict[str, Any]:
     """The commit, and whether tracked files outside results/, or new ones of the code, differ.
     Outside a clone nothing is known: a repository around the working directory is another's.
+
+    The answer is about this clone, whatever repository a hook or ``git rebase --exec`` has named in
+    the environment, and the same under every user's config of git.
     """
     # The clone may be another user's, as in a container that mounts it: its code runs already.
-    words = ["git", "-c", f"safe.directory={ROOT}", "status", "--porcelain=v2"]
-    words += ["--branch", "--", ".", ":!results"]
+    words = ["git", "--no-optional-locks", "-c", f"safe.directory={ROOT}", "status", "--branch"]
+    words += ["--porcelain=v2", "--untracked-files=normal", "--", ".", ":!results"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     lines: list[str] = []
     if not INSTALLED and which("git"):
-        lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+        asked = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True)
+        lines = asked.stdout.decode(errors="replace").splitlines()
     commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid")), None)
     code = ("? tape_exp/", "? conf/", "1", "2", "u")
     return {"commit": commit, "dirty": commit and any(line.startswith(code) for line in lines)}
@@ -96,7 +101,7 @@ def git_state() -> dict[str, Any]:
 
 def make_record(run: "RunDirectory", **facts: Any) -> Record:
     """The record of a finished run: all that tables and figures need, small enough to commit."""
-    made = json.loads((run.path / "manifest.json").read_text())
+    made = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))
     config, words = without_folders(redact_tree(run.identity)), made["command"][1:]
     with suppress(ConfigError):  # of a package that only the command's search path names
         words = words_of(config, run.start)

@@ -1,6 +1,7 @@
 """How every command ends: with one sentence for a mistake, and a status that a script can read."""
 
 import functools
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
 
     @functools.wraps(main)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> int:
+        open_console()
         try:
             status = main(*args, **kwargs)
             sys.stdout.flush()
@@ -38,6 +40,22 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
             return report(error)
 
     return wrapped
+
+
+def open_console() -> None:
+    """Have a stdout and a stderr, where a launcher has closed them too, and let no letter that the
+    terminal's encoding lacks end a command.
+    """
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(number)
+            except OSError:  # else the next file that is opened would be the console
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def is_mistake(error: Exception) -> bool:

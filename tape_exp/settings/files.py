@@ -14,7 +14,9 @@ from tape_exp.settings.errors import ConfigError
 def read(path: Path, advice: str = "restore or remove it") -> Any:
     """What a YAML or JSON file holds. Raises :class:`ConfigError`, which ends with ``advice``."""
     try:
-        return json.loads(path.read_text()) if path.suffix == ".json" else OmegaConf.load(path)
+        if path.suffix != ".json":
+            return OmegaConf.load(path)
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({reason}); {advice}.") from error

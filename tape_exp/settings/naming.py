@@ -42,7 +42,9 @@ def task_title(task: Any) -> str:
 def _name(name: str) -> str:
     """What a YAML's comment ``# display: TAPE`` says, or the name itself."""
     for path in filter(None, (yaml_of("model", name), yaml_of("peft", name))):
-        if line := re.search(r"^# display: *(.+?) *$", path.read_text(), re.MULTILINE):
+        if line := re.search(
+            r"^# display: *(.+?) *$", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
             return line[1]
     return OTHERS.get(name, name)
 

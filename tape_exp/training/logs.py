@@ -35,7 +35,7 @@ def set_up_logging(path: Path | None = None) -> None:
     console.setFormatter(RedactingFormatter("%(message)s"))
     handlers: list[logging.Handler] = [console]
     if path is not None and first:
-        file = logging.FileHandler(path)
+        file = logging.FileHandler(path, encoding="utf-8")
         file.setFormatter(RedactingFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handlers.append(file)
     log.handlers[:] = handlers

@@ -156,6 +156,26 @@ def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
     assert record.git_state() == {"commit": None, "dirty": None}
 
 
+def test_the_commit_is_that_of_the_clone_whatever_a_hook_or_a_config_says(tmp_path, monkeypatch):
+    """git gives hooks and `git rebase --exec` GIT_DIR and GIT_INDEX_FILE of another repository."""
+    for name in ("clone", "other"):
+        (tmp_path / name / "tape_exp").mkdir(parents=True)
+        (tmp_path / name / "tape_exp" / "kept.py").write_text(name)
+        commit_all(tmp_path / name)
+    monkeypatch.setattr(record, "ROOT", tmp_path / "clone")
+    asked = ["git", "-C", str(tmp_path / "clone"), "rev-parse", "HEAD"]
+    commit = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    assert record.git_state() == {"commit": commit, "dirty": False}
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / ".git" / "index"))
+    assert record.git_state() == {"commit": commit, "dirty": False}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".gitconfig").write_text("[status]\nshowUntrackedFiles = no\n")
+    (tmp_path / "clone" / "tape_exp" / "mine.py").write_text("")
+    assert record.git_state() == {"commit": commit, "dirty": True}
+
+
 def test_a_metric_that_is_no_number_fails_the_run():
     with pytest.raises(NotFiniteError, match=r"val/loss is nan .*Lower task\.optim\.lr=0\.1"):
         check_finite({"test/exact_match": 3.0, "val/loss": float("nan")}, 0.1)
