@@ -24,6 +24,7 @@ from tape_exp.runs.record import manifest
 from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint, title
 from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.places import describe
 from tape_exp.settings.redact import redact
 
 LOCK, LOG = ".lock", "log.txt"
@@ -40,6 +41,8 @@ class RunDirectory:
     ``start`` is the checkpoint that it begins from, if it does, and ``cfg`` has what follows from
     that. ``hash`` is of what the config computes, where the checkpoint counts as run and step.
     """
+
+    begun = False  # by this process
 
     def __init__(self, cfg: DictConfig) -> None:
         self.start = find(cfg)
@@ -78,7 +81,8 @@ class RunDirectory:
             try:
                 yield
             finally:
-                if not (self.path / "config.yaml").exists():  # it has not begun: a mistake
+                left = ("config.yaml", "FAILED")
+                if not any((self.path / name).exists() for name in left):  # a mistake
                     shutil.rmtree(self.path, ignore_errors=True)
 
     def open(self, assets: Mapping[str, str]) -> None:
@@ -87,6 +91,7 @@ class RunDirectory:
         from other weights.
         """
         if not first_process():
+            self.begun = True
             return
         if self.cfg.debug.name != "none":  # a debug run is always made anew
             for folder in ("checkpoints", "artifacts", "wandb"):
@@ -99,6 +104,7 @@ class RunDirectory:
             # The task refuses checkpoints of other assets, and those of the run stay.
             assets = {name: assets[name] for name in assets if not (self.path / name).exists()}
         made = manifest(self, began)
+        self.begun = True
         for place in (self.path, self.checkpoints, self.artifacts):
             place.mkdir(parents=True, exist_ok=True)
             for leftover in place.glob(".*.partial"):
@@ -126,13 +132,15 @@ class RunDirectory:
         (self.path / "FAILED").unlink(missing_ok=True)  # stale, from an earlier attempt
 
     def fail(self, error: BaseException) -> Path | None:
-        """Write FAILED with the traceback, unless a process has failed before, which is why this
-        one did; return its path, or None if it cannot be written.
+        """Write FAILED with the traceback and, as its last line, the error in a sentence, unless a
+        process has failed before, which is why this one did; return its path, or None if it cannot
+        be written.
         """
         path = self.path / "FAILED"
         with suppress(OSError):
-            if not path.exists():
-                write_atomically(path, redact("".join(traceback.format_exception(error))))
+            if not (path.exists() and self.begun):
+                told = "".join(traceback.format_exception(error))
+                write_atomically(path, redact(f"{told}\n{describe(error)}\n"))
             return path
         return None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from tape_exp.settings.errors import ConfigError, missing_package
+from tape_exp.settings.places import describe
 from tape_exp.settings.redact import redact
 
 Arguments = ParamSpec("Arguments")
@@ -79,6 +80,6 @@ def report(error: Exception) -> int:
         place = error.filename2 or error.filename
         sentence = f"{f'{place}: ' if place else ''}{error.strerror or error}."
     else:
-        sentence = f"{'' if mistake else f'{type(error).__name__}: '}{error}"
+        sentence = str(error) if mistake else describe(error)
     print(f"error: {redact(sentence)}", file=sys.stderr)
     return 2 if mistake else 1

@@ -39,7 +39,8 @@ class TrialPruned(Exception):  # noqa: N818  (as Optuna calls it)
 
 @contextmanager
 def explained(directory: RunDirectory, watch: "ProcessWatch") -> Iterator[None]:
-    """Log how a run ends early, write FAILED if it failed, and raise the error of :func:`explain`.
+    """Log how a run ends early, write FAILED if it failed, and raise the error of :func:`explain`;
+    a mistake before it has begun leaves nothing.
 
     A process that does not answer ends the run with the status that asks for a requeue.
     """
@@ -53,6 +54,9 @@ def explained(directory: RunDirectory, watch: "ProcessWatch") -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     except Exception as error:
+        if isinstance(error, ConfigError) and not directory.begun:
+            raise
+        log.debug("What stopped the run:", exc_info=error)
         explanation = explain(error, directory, watch.lost_process())
         watch.end()
         signal_name = watch.preemption.received

@@ -28,10 +28,13 @@ def logs_of_run() -> Iterator[None]:
 
 
 def set_up_logging(path: Path | None = None) -> None:
-    """Log to the console and to log.txt; further processes log only warnings."""
+    """Log to the console and to log.txt, which also has the tracebacks; further processes log only
+    warnings.
+    """
     first = first_process()
     logging.raiseExceptions = False  # a closed terminal or a full disk loses lines, not the run
     console = logging.StreamHandler(sys.stdout)
+    console.setLevel(logging.INFO if first else logging.WARNING)
     console.setFormatter(RedactingFormatter("%(message)s"))
     handlers: list[logging.Handler] = [console]
     if path is not None and first:
@@ -39,7 +42,7 @@ def set_up_logging(path: Path | None = None) -> None:
         file.setFormatter(RedactingFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handlers.append(file)
     log.handlers[:] = handlers
-    log.setLevel(logging.INFO if first else logging.WARNING)
+    log.setLevel(logging.DEBUG)
     log.propagate = False
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,23 +85,27 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
             directory.refuse_other_weights(record := directory.record())
             return record
         set_up_logging(directory.path / LOG)
-        from_config.require_devices(cfg.trainer)
-        task = from_config.make_task(directory.cfg, directory.start)
-        accumulate = from_config.micro_batches(directory.cfg, task)
-        every = min(cfg.trainer.validate_every, task.optim.max_steps)
-        task.prepare_data()  # which may set the size of the vocabulary
-        decoder = from_config.make_decoder(directory.cfg, task)
-        directory.open(task.assets())
-        parts = Run(directory, task, decoder, preemption, accumulate, every)
         watch = ProcessWatch(directory, preemption)
-        try:
-            with explained(directory, watch):
-                record = train_and_evaluate(parts, watch, further)
-                gather(None)  # no process goes on before the first has written the record
-                watch.wait()
-                return record
-        finally:
-            close(parts.loggers, directory.done, bool(preemption.received))
+        with ExitStack() as at_end, explained(directory, watch):
+            parts = begin(directory, preemption)
+            at_end.callback(lambda: close(parts.loggers, directory.done, bool(preemption.received)))
+            record = train_and_evaluate(parts, watch, further)
+            gather(None)  # no process goes on before the first has written the record
+            watch.wait()
+            return record
+
+
+def begin(directory: RunDirectory, preemption: Preemption) -> Run:
+    """Make task and decoder, and with them the run's folder."""
+    cfg = directory.cfg
+    from_config.require_devices(cfg.trainer)
+    task = from_config.make_task(cfg, directory.start)
+    accumulate = from_config.micro_batches(cfg, task)
+    every = min(cfg.trainer.validate_every, task.optim.max_steps)
+    task.prepare_data()  # which may set the size of the vocabulary
+    decoder = from_config.make_decoder(cfg, task)
+    directory.open(task.assets())
+    return Run(directory, task, decoder, preemption, accumulate, every)
 
 
 def train_and_evaluate(
