@@ -1,7 +1,12 @@
-"""Leaving on SIGUSR1 and SIGTERM: a checkpoint, and a status that asks for a requeue."""
+"""Leaving on SIGUSR1, SIGTERM and SIGHUP, that of a terminal which is closed: a checkpoint, and a
+status that asks for a requeue.
+"""
 
+import ctypes
 import multiprocessing
+import os
 import signal
+import sys
 import threading
 from dataclasses import dataclass
 from types import FrameType
@@ -10,7 +15,9 @@ from typing import Any
 from tape_exp.machine.processes import first_process, this_process
 
 REQUEUE = 85  # exit status: the checkpoint is saved, start the same command again
-SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)
+PARENT = "TAPE_EXP_PARENT"  # the process with which this one leaves
+PR_SET_PDEATHSIG = 1  # of Linux
 
 
 class Preempted(SystemExit):
@@ -28,7 +35,8 @@ class Preemption:
     In training (``waits``) a signal is remembered, and the run leaves at the end of the step. At
     any other time the first process leaves at once, by raising :class:`Preempted`, and ends the
     others; those that SLURM started get its signal themselves and leave likewise. A second signal
-    changes nothing: SLURM sends SIGTERM after SIGUSR1. Data workers that were started meanwhile
+    changes nothing: SLURM sends SIGTERM after SIGUSR1. Under nohup SIGHUP stays ignored.
+    Data workers that were started meanwhile
     ignore signals (:func:`ignore_signals`), since their batches are needed until a step is saved;
     they are killed at the end, where Python would wait for them.
     """
@@ -43,7 +51,9 @@ class Preemption:
         self.before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT)}
         if threading.current_thread() is threading.main_thread():  # others run without
             for number in SIGNALS:
-                signal.signal(number, self._handle)
+                under_nohup = number == signal.SIGHUP and self.before[number] == signal.SIG_IGN
+                if not under_nohup:
+                    signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -75,3 +85,20 @@ def ignore_signals(*_: int) -> None:
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+
+
+def with_parent() -> dict[str, str]:
+    """The environment of a process that calls :func:`leave_with_parent`."""
+    return {**os.environ, PARENT: str(os.getpid())}
+
+
+def leave_with_parent() -> None:
+    """Get SIGTERM when the process that started this one for a run of its own dies, even killed:
+    nobody else would end it. Only Linux can do this.
+    """
+    parent = os.environ.pop(PARENT, None)
+    if parent is None or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):  # it has died already
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
+from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption, with_parent
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.records import Record, add_records, read_records
 from tape_exp.paper.tables import Column
@@ -186,8 +186,8 @@ def work(
 ) -> Outcome:
     """Run the jobs, each a process of ``tape-exp train``, and add their records; a failure stops
     only what begins from it. With ``cores`` so many run at a time, a thread each, else one after
-    the other with all threads. After so many minutes, and on SIGTERM, SIGUSR1 and Ctrl-C, those
-    under way save a checkpoint and leave.
+    the other with all threads. After so many minutes, and on SIGTERM, SIGUSR1, SIGHUP and Ctrl-C,
+    those under way save a checkpoint and leave, as they do where this process is killed.
     """
     outcome, waiting = Outcome(left=len(jobs)), dict(jobs)
     began = time.monotonic()
@@ -224,9 +224,10 @@ def work(
 def start(job: Job, one_thread: bool) -> subprocess.Popen:
     """The process of a run. Ctrl-C reaches only the parent, which asks it to save and leave."""
     command = [sys.executable, "-m", "tape_exp.training", *job.words]
+    environment = with_parent()
     if not one_thread:
-        return subprocess.Popen(command, process_group=0)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, env=environment, process_group=0)
+    environment["OMP_NUM_THREADS"] = "1"
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the process outlives this function
     quiet = subprocess.Popen(
         command, env=environment, process_group=0, stdout=subprocess.DEVNULL, stderr=errors

@@ -11,6 +11,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from tape_exp.machine.preemption import Preempted, ignore_signals, leave_with_parent
 from tape_exp.settings.commands import command, report
 from tape_exp.settings.compose import complete, spell_out
 from tape_exp.settings.folders import CONF
@@ -21,6 +22,7 @@ statuses: list[int] = []  # of the jobs that failed
 @command
 def main() -> int:
     """Compose the config and run its job, or the jobs of a sweep one after another."""
+    leave_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the command prints the sentence
     sys.argv[1:] = spell_out(sys.argv[1:])
     train()
@@ -33,8 +35,6 @@ def train(cfg: DictConfig) -> None:
     overrides = HydraConfig.get().overrides
     paths = [word for word in overrides.hydra if word.startswith("hydra.searchpath=")]
     sys.argv[1:] = [*overrides.task, *paths]  # processes of other devices repeat this job only
-    from tape_exp.machine.preemption import Preempted, ignore_signals
-
     try:
         complete(cfg, overrides.task)
         from tape_exp.training.run import run  # imports torch: a mistake above is answered sooner

@@ -1,9 +1,12 @@
 """The runs that artifacts lack: which, in which order, and what becomes of those that end badly."""
 
+import runpy
+import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from tape_exp.machine.preemption import REQUEUE
@@ -11,8 +14,11 @@ from tape_exp.paper import runner
 from tape_exp.paper.__main__ import main
 from tape_exp.paper.artifact import load
 from tape_exp.paper.records import read_records
+from tape_exp.runs.metrics import read_metrics
 from tests.conftest import SMALL
 from tests.paper.fakes import addition, record, train_here
+from tests.processes import Command
+from tests.training.test_faults import WORDS, wait_for_step
 
 TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
 TINY += ["task.optim.max_steps=2", "logger=none", "trainer=cpu"]
@@ -131,3 +137,27 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
     assert main(words) == 0
     assert main([*words[:-2], words[-1], "metrics=test/exact_matc"]) == 2
     assert "Did you mean 'test/exact_match'" in capsys.readouterr().err
+
+
+def comparing(*words: str) -> None:
+    """``python -m tape_exp.paper compare words``."""
+    sys.argv = ["paper", "compare", *words]
+    runpy.run_module("tape_exp.paper", run_name="__main__", alter_sys=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_runs_save_and_leave_with_their_comparison(number, tmp_path):
+    """Also where it cannot tell them to."""
+    words = [*(word for word in WORDS if "model" not in word), "model=rope", "task=arithmetic"]
+    words += [f"runs={tmp_path}", "task.optim.max_steps=100000", "trainer.checkpoint_every=100000"]
+    comparison = Command(*words, "--cores", "1", program=comparing, group=True)
+    wait_for_step(tmp_path, 5, comparison)
+    (child,) = psutil.Process(comparison.pid).children()
+    comparison.send_signal(number)
+    comparison.wait()
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:  # until pytest's own limit
+        time.sleep(0.1)
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    (metrics,) = tmp_path.rglob("metrics.jsonl")
+    assert checkpoint.name == f"step{read_metrics(metrics)[-1]['step']:08d}.ckpt"

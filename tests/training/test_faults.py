@@ -12,7 +12,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
+from tape_exp.machine.preemption import REQUEUE, SIGNALS, Preempted, Preemption
 from tape_exp.machine.processes import Process, part_of_run
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
@@ -77,9 +77,10 @@ def test_a_signal_in_training_saves_its_step_and_asks_for_a_requeue(
     assert soak.compare(RunDirectory(whole), RunDirectory(cfg)) == []
 
 
-def test_a_signal_in_the_evaluation_leaves_at_once(tiny_run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_in_the_evaluation_leaves_at_once(number, tiny_run, monkeypatch):
     def evaluate(self, *_):
-        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), number)
         pytest.fail("the evaluation went on")
 
     with monkeypatch.context() as patch:
@@ -91,10 +92,20 @@ def test_a_signal_in_the_evaluation_leaves_at_once(tiny_run, tmp_path, monkeypat
     assert record["metrics"]["val/loss"] > 0  # of a validation that an earlier process has made
 
 
+def test_a_signal_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Preemption() as preemption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert preemption.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def same_signals():
     """Further processes leave with signals ignored, and so would every process that tests start."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
