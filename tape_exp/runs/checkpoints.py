@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from tape_exp.machine.files import open_atomically, zip_is_sound
 from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.machine.processes import gather, sum_over_processes
+from tape_exp.runs.saved import file_name, saved
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -107,21 +108,20 @@ class Checkpoints(Checkpoint):
             raise Preempted(self.preemption.received or "a signal to another process")
 
     def save(self, trainer: Trainer) -> None:
-        """Save this step, unless it is there; remove all but the newest two."""
+        """Save this step, unless it is there; remove all but the newest two. Weights that are not
+        finite are not saved: those before them can be trained on.
+        """
         began = time.perf_counter()
         path = self.folder / file_name(trainer.global_step)
         if not trainer.strategy.broadcast(path.exists()):
+            module: Any = trainer.lightning_module
+            module.require_finite()
             for logger in trainer.loggers:
                 logger.save()  # the rows of a step are on the disk before its checkpoint
             trainer.save_checkpoint(path)
-        for old in sorted(self.folder.glob("step*.ckpt"))[:-2]:
+        for old in saved(self.folder)[:-2]:
             trainer.strategy.remove_checkpoint(old)
         self.seconds += time.perf_counter() - began
-
-
-def file_name(step: int) -> str:
-    """The name of the checkpoint of a step."""
-    return f"step{step:08d}.ckpt"
 
 
 def newest(folder: Path, config_hash: str, sharded: bool = False) -> tuple[Path | None, int]:
@@ -129,7 +129,7 @@ def newest(folder: Path, config_hash: str, sharded: bool = False) -> tuple[Path 
     :class:`ConfigError` where it belongs to a run of another config, or where FSDP (``sharded``)
     would give its moments to other parameters.
     """
-    for path in sorted(folder.glob("step*.ckpt"), reverse=True):
+    for path in reversed(saved(folder)):
         with suppress(FileNotFoundError):  # another process of the run has put it aside
             if zip_is_sound(path):
                 checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

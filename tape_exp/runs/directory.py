@@ -21,6 +21,7 @@ from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.identity import identity_of, variant
 from tape_exp.runs.record import manifest
+from tape_exp.runs.saved import saved
 from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint, title
 from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
@@ -98,7 +99,7 @@ class RunDirectory:
                 shutil.rmtree(self.path / folder, ignore_errors=True)
             self.metrics.unlink(missing_ok=True)
         began = None
-        if any(self.checkpoints.glob("step*.ckpt")):
+        if saved(self.checkpoints):
             began = files.read(self.path / "manifest.json")
             self.refuse_other_weights(began)
             # The task refuses checkpoints of other assets, and those of the run stay.

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.files import sha256, short_hash, zip_is_sound
 from tape_exp.runs.identity import variant
+from tape_exp.runs.saved import saved
 from tape_exp.settings import files
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
@@ -72,10 +73,10 @@ def find(cfg: DictConfig) -> Path | None:
 
 def last_checkpoint(run: Path) -> Path:
     """The newest checkpoint in the folder of a run; raises :class:`ConfigError` without one."""
-    saved = sorted((run / "checkpoints").glob("step*.ckpt"))
-    if not saved:
+    checkpoints = saved(run / "checkpoints")
+    if not checkpoints:
         raise ConfigError(f"checkpoint={run} is neither a Llama nor a run with checkpoints.")
-    return saved[-1]
+    return checkpoints[-1]
 
 
 def _finished_runs(place: Path, cfg: DictConfig) -> list[Path]:

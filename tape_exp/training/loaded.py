@@ -15,8 +15,8 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
-from tape_exp.runs.checkpoints import file_name
 from tape_exp.runs.record import PARTS
+from tape_exp.runs.saved import file_name, saved
 from tape_exp.runs.starting_weights import (
     apply_llama_config,
     find,
@@ -155,7 +155,7 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
     cfg = stored_config(run / "config.yaml")
     cfg.runs = str(run.parents[3])
-    if (run / "DONE").is_file() and not any(run.glob("checkpoints/step*.ckpt")):
+    if (run / "DONE").is_file() and not saved(run / "checkpoints"):
         checkpoint = find(cfg)  # of a run that trained nothing
     else:
         checkpoint, cfg.checkpoint = last_checkpoint(run), str(run)

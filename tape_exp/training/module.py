@@ -119,12 +119,34 @@ class LanguageModule(LightningModule):
         value, norm = float(sum_over_processes(loss)), float(self._grad_norm)
         if not (math.isfinite(value) and math.isfinite(norm)):
             raise NotFiniteError(
-                f"the loss is {value} and the gradient norm {norm} at step {step}. Lower "
-                f"task.optim.lr={optim.lr} or task.optim.clip={optim.clip}, or train with "
-                "trainer.precision=32-true; `tape-exp check model=…` tests an encoding of your own."
+                f"the loss is {value} and the gradient norm {norm} at step {step}. {self._advice}"
             )
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
         self.send({"train/loss": value, "train/lr": lr, "train/grad_norm": norm} | gauges)
+
+    def require_finite(self) -> None:
+        """Raise :class:`NotFiniteError` where a trained weight or a moment of the optimizer is NaN or
+        infinite.
+        """
+        (optimizer,) = self.trainer.optimizers
+        moments = [x for state in optimizer.state.values() for x in state.values()]
+        weights = [parameter for _, parameter in trained(self)]
+        tensors = [*weights, *filter(torch.is_tensor, moments)]
+        own = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
+        lost = torch.stack([(~x.detach().isfinite()).sum().to(self.device) for x in own]).sum()
+        if sum_over_processes(lost):
+            raise NotFiniteError(
+                f"weights or moments are not finite after step {self.global_step}, and are not "
+                f"saved. {self._advice}"
+            )
+
+    @property
+    def _advice(self) -> str:
+        optim = self.task.optim
+        return (
+            f"Lower task.optim.lr={optim.lr} or task.optim.clip={optim.clip}, or train with "
+            "trainer.precision=32-true; `tape-exp check model=…` tests an encoding of your own."
+        )
 
     def send(self, metrics: dict[str, float]) -> None:
         """Send metrics to every logger at this step, and to the progress display."""

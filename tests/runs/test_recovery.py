@@ -17,6 +17,8 @@ from tape_exp.paper.records import commits
 from tape_exp.runs import checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
+from tape_exp.runs.saved import file_name, saved
+from tape_exp.runs.starting_weights import last_checkpoint
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import check_finite
@@ -24,7 +26,7 @@ from tape_exp.training.run import check_finite
 
 def checkpoint(folder: Path, step: int, **more) -> Path:
     """A checkpoint of the run ``abc``."""
-    path = folder / checkpoints.file_name(step)
+    path = folder / file_name(step)
     content = {"config_hash": "abc", "global_step": step, "state_dict": {"x": torch.zeros(999)}}
     content |= more
     checkpoints.SafeCheckpointIO().save_checkpoint(content, path)
@@ -49,6 +51,49 @@ def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(damage, tmp_path):
     assert (tmp_path / "step00000002.damaged").exists()
     before.write_bytes(b"")
     assert checkpoints.newest(tmp_path, "abc") == (None, 0)
+
+
+def test_only_checkpoints_that_a_run_has_named_are_its_own(tmp_path):
+    """A user's copies are neither begun from nor counted nor removed."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    own = [checkpoint(folder, step) for step in (5, 99_999_999, 100_000_000)]
+    copies = ("step_best.ckpt", "step00000020_copy.ckpt", "step5.ckpt", "last.ckpt", "step.ckpt")
+    for name in copies:
+        shutil.copy(own[0], folder / name)
+    assert saved(folder) == own
+    assert checkpoints.newest(folder, "abc") == (own[-1], 100_000_000)
+    assert last_checkpoint(tmp_path) == own[-1]
+    for path in own:
+        path.unlink()
+    assert checkpoints.newest(folder, "abc") == (None, 0)
+    with pytest.raises(ConfigError, match="neither a Llama nor a run with checkpoints"):
+        last_checkpoint(tmp_path)
+
+
+def test_copies_of_checkpoints_are_kept_and_two_of_the_runs_own(tiny_run):
+    words = ["model=rope", "trainer.checkpoint_every=2"]
+    cfg, _ = tiny_run(*words, steps=4)
+    directory = RunDirectory(cfg)
+    copies = [directory.checkpoints / name for name in ("step_best.ckpt", "step00000002_copy.ckpt")]
+    for copy in copies:
+        shutil.copy(directory.checkpoints / file_name(2), copy)
+    (directory.path / "DONE").unlink()
+    (directory.checkpoints / file_name(4)).unlink()
+    tiny_run(*words, steps=4)
+    own = [directory.checkpoints / file_name(step) for step in (2, 4)]
+    assert {*directory.checkpoints.iterdir()} == {*own, *copies}
+
+
+def test_no_checkpoint_is_written_that_is_not_finite(tiny_run, tmp_path):
+    """Also where no report precedes it: the same command goes on from weights that are."""
+    words = ["model=rope", "task.optim.lr=1e30", "trainer.log_every=50"]
+    for _ in range(2):
+        with pytest.raises(NotFiniteError, match=r"not finite .* Lower task\.optim\.lr=1e\+30"):
+            tiny_run(*words, "trainer.checkpoint_every=1", steps=60)
+    for path in tmp_path.rglob("*.ckpt"):
+        content = torch.load(path, weights_only=True)
+        assert all(weights.isfinite().all() for weights in content["state_dict"].values())
 
 
 @pytest.mark.parametrize("groups", [([0, 2], [1, 3]), ([0, 1], [2, 3])])

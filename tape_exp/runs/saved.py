@@ -1,0 +1,18 @@
+"""The checkpoints in a run's folder: one for each step that was saved."""
+
+import re
+from pathlib import Path
+
+
+def file_name(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step{step:08d}.ckpt"
+
+
+def saved(folder: Path) -> list[Path]:
+    """The run's own checkpoints in a folder, the oldest first. Any other file there is its user's,
+    as ``step_best.ckpt``: neither begun from nor counted nor removed.
+    """
+    found = {path: re.fullmatch(r"step(\d{8,})\.ckpt", path.name) for path in folder.glob("*.ckpt")}
+    steps = {int(match[1]): path for path, match in found.items() if match}
+    return [steps[step] for step in sorted(steps)]
