@@ -1,6 +1,6 @@
 # The package with a CPU build of torch; its command is tape-exp:
 #   docker build -t tape_exp .
-#   docker run --rm -v "$PWD/work:/work" tape_exp train model=tape task=arithmetic logger=none
+#   docker run --rm -v "$PWD/work:/work" tape_exp train model=tape task=arithmetic
 # Runs and records are written to /work. A folder that is mounted there must be writable for user 1000.
 FROM python:3.11-slim
 

@@ -1,14 +1,18 @@
 """Where metrics and artifacts go: metrics.jsonl, and W&B (``logger=``)."""
 
+import configparser
 import json
 import logging
+import netrc
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lightning.pytorch.loggers import Logger, WandbLogger
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
@@ -16,9 +20,11 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.metrics import Stopwatch, read_metrics
 from tape_exp.settings.redact import redact_tree
+from tape_exp.settings.schema import LoggerConfig
 
 log = logging.getLogger("tape_exp")
 LONGEST_TAG = 64  # characters, of W&B
+INIT_SECONDS = 20  # for the server's first answer
 FINISH_SECONDS = 60  # for the last upload; SLURM leaves 120 after its signal
 DATA_DIR = os.environ.get("WANDB_DATA_DIR")
 
@@ -82,50 +88,58 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
     if not first_process():
         return []
     loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
-    if cfg.logger.name == "wandb" and (started := _begin_on_wandb(cfg, run)):
+    if asks_for_wandb(cfg.logger) and (started := _begin_on_wandb(cfg, run)):
         loggers.append(WandbLogger(experiment=started))
     return loggers
 
 
-def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
-    """A run of W&B with the hash as its id, so that a resumed run continues it: online if so asked
-    and the server answers within ``logger.timeout`` seconds, else offline; None if W&B fails.
+def asks_for_wandb(logger: DictConfig) -> bool:
+    """Whether a run reports to W&B: where ``logger=`` says so; with ``logger=auto`` where one of
+    its other keys is set, or this machine has a login and WANDB_MODE does not turn W&B off.
+    """
+    if logger.name != "auto":
+        return logger.name == "wandb"
+    set_keys = LoggerConfig(**OmegaConf.to_container(logger)) != LoggerConfig()  # type: ignore[arg-type]
+    return set_keys or (os.environ.get("WANDB_MODE") != "disabled" and logged_in())
 
-    It is sent what is logged, but neither the command line and SLURM's variables, which may hold
-    secrets, nor the code or a copy of the terminal.
+
+def logged_in() -> bool:
+    """Whether W&B finds a key where it looks for one, in the environment, its settings and netrc;
+    wandb is not imported, since most runs do without.
+    """
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    settings = configparser.ConfigParser(interpolation=None)
+    folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
+    with suppress(configparser.Error, OSError, UnicodeError):
+        settings.read(Path(folder).expanduser() / "settings", "utf-8")
+    if settings.has_option("default", "api_key"):
+        return True
+    saved = settings.get("default", "base_url", fallback="https://api.wandb.ai")
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or saved).netloc
+    with suppress(netrc.NetrcParseError, OSError, UnicodeError):
+        path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+        _, _, password = netrc.netrc(str(path)).authenticators(host) or ("", "", "")
+        return bool(password)
+    return False
+
+
+def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
+    """A run of W&B with the hash as its id, so that a resumed run continues it; None where W&B is
+    disabled or fails. Where the server does not answer, the run is offline.
     """
     os.environ["WANDB_DATA_DIR"] = DATA_DIR or str(run.path / "wandb")  # of tables
     os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
     import wandb
 
-    tags = [cfg.model.name, cfg.task.name, cfg.scale.name, *cfg.logger.tags]
-    title = f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed}"
-    settings = wandb.Settings(
-        init_timeout=cfg.logger.timeout,
-        finish_timeout=FINISH_SECONDS,
-        x_disable_meta=True,
-        disable_git=True,
-        disable_code=True,
-        console="off",
-    )
-    online = cfg.logger.mode == "online" or (cfg.logger.mode == "auto" and wandb.api.api_key)
-    modes: Any = ("online", "offline") if online else ("offline",)
-    for mode in modes:
+    try:
+        theirs = wandb.setup().settings  # of WANDB_*, `wandb login` and `wandb init`
+    except Exception as error:  # such as a mode that does not exist
+        log.warning("W&B could not begin: %r.", error)
+        return None
+    for mode in _modes(cfg.logger.mode, theirs.mode):
         try:
-            started = wandb.init(
-                id=run.hash,
-                dir=str(run.path),
-                mode=mode,
-                resume="allow",
-                settings=settings,
-                project=cfg.logger.project,
-                entity=cfg.logger.entity,
-                name=run.name,
-                group=f"{cfg.task.name}-{cfg.scale.name}",
-                config=redact_tree(run.identity),
-                tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
-                notes=cfg.logger.notes or title,
-            )
+            started = wandb.init(mode=mode, **_arguments(cfg, run, theirs))
         except Exception as error:
             log.warning("W&B could not begin a run %s: %r.", mode, error)
             wandb.teardown()  # else the id would still be in use
@@ -135,6 +149,53 @@ def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
         started.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         return started
     return None
+
+
+def _modes(ours: str, theirs: str) -> list[Any]:
+    """The modes of W&B to try, one after the other: what ``logger.mode`` says, else WANDB_MODE or
+    ``wandb offline``; online only with a key.
+    """
+    mode = theirs if ours == "auto" else ours
+    if mode == "disabled":
+        return []
+    if mode in ("offline", "dryrun") or (ours == "auto" and not logged_in()):
+        return ["offline"]
+    return [mode, "offline"]
+
+
+def _arguments(cfg: DictConfig, run: RunDirectory, theirs: Any) -> dict[str, Any]:
+    """What W&B is told about a run: a key of ``logger`` comes first, then W&B's own variables and
+    settings, ``theirs``, and then what we choose.
+
+    W&B is sent what is logged, but neither the command line and SLURM's variables, which may hold
+    secrets, nor the code or a copy of the terminal.
+    """
+    import wandb
+
+    ours, names = cfg.logger, [cfg.model.name, cfg.task.name, cfg.scale.name]
+    title = f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed}"
+    seconds = ours.timeout or float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_SECONDS)
+    tags = [*names, *(ours.tags or theirs.run_tags or ())]
+    return {
+        "id": run.hash,
+        "resume": "allow",
+        "dir": os.environ.get("WANDB_DIR") or str(run.path),
+        "project": ours.project or (None if theirs.project else "tape_exp"),
+        "entity": ours.entity,
+        "name": theirs.run_name or run.name,
+        "group": theirs.run_group or f"{cfg.task.name}-{cfg.scale.name}",
+        "tags": list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
+        "notes": ours.notes or theirs.run_notes or title,
+        "config": redact_tree(run.identity),
+        "settings": wandb.Settings(
+            init_timeout=seconds,
+            finish_timeout=FINISH_SECONDS,
+            x_disable_meta=True,
+            disable_git=True,
+            disable_code=True,
+            console="off",
+        ),
+    }
 
 
 def publish(

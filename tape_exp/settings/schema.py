@@ -55,15 +55,18 @@ class TrainerConfig:
 
 @dataclass
 class LoggerConfig:
-    """Where metrics go besides ``metrics.jsonl``."""
+    """Where metrics go besides ``metrics.jsonl``; conf/logger/wandb.yaml says what null stands for.
 
-    name: Literal["wandb", "none"] = "wandb"
-    project: str = "tape_exp"
+    ``auto`` is W&B where a machine has a login, or another of these keys is set, else nothing.
+    """
+
+    name: Literal["auto", "wandb", "none"] = "auto"
+    project: str | None = None
     entity: str | None = None
-    mode: Literal["auto", "online", "offline"] = "auto"  # auto: online where a key is present
-    timeout: Count = 20  # wandb: seconds to wait for the server before going on offline
-    tags: list[str] = field(default_factory=list)  # wandb: besides model, task and scale
-    notes: str | None = None  # wandb; null: model, task, scale and seed
+    mode: Literal["auto", "online", "offline"] = "auto"
+    timeout: Count | None = None  # seconds to wait for the server before going on offline
+    tags: list[str] = field(default_factory=list)  # besides model, task and scale
+    notes: str | None = None
 
 
 @dataclass

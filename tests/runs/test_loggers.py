@@ -3,7 +3,10 @@
 import json
 import logging
 import math
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,9 +18,27 @@ from lightning.pytorch.loggers import WandbLogger
 from tape_exp.machine.processes import Process, part_of_run
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.runs.loggers import JsonlLogger, make_loggers
+from tape_exp.runs.loggers import JsonlLogger, asks_for_wandb, logged_in, make_loggers
 from tape_exp.runs.metrics import POINTS, Stopwatch, curves, read_metrics
 from tape_exp.settings.compose import compose_config
+from tests.conftest import SMALL
+
+KEY = "0123456789" * 4
+MACHINE = "machine {} login user password " + KEY + "\n"
+
+
+@pytest.fixture
+def fresh_wandb(tmp_path, monkeypatch):
+    """A W&B that has read nothing yet, of a user without a home; it forgets what it then reads."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.chdir(tmp_path)
+    wandb.teardown()
+    yield
+    wandb.teardown()
 
 
 def wandb_records(folder: Path, seconds: float = 90) -> list:
@@ -195,3 +216,198 @@ def test_two_runs_of_one_process_are_two_wandb_runs(tiny_run):
         assert folder.name.endswith(RunDirectory(cfg).hash)
         (started,) = {r.run.run_id for r in wandb_records(RunDirectory(cfg).path)} - {""}
         assert started == RunDirectory(cfg).hash
+
+
+LOGINS = {
+    "nothing": ({}, "", "", False),
+    "a key": ({"WANDB_API_KEY": KEY}, "", "", True),
+    "an empty variable": ({"WANDB_API_KEY": ""}, "", "", False),
+    "a token": ({"WANDB_IDENTITY_TOKEN_FILE": "token"}, "", "", True),
+    "wandb login": ({}, MACHINE.format("api.wandb.ai"), "", True),
+    "another machine's login": ({}, MACHINE.format("github.com"), "", False),
+    "a login without its key": ({}, "machine api.wandb.ai login user password", "", False),
+    "a damaged netrc": ({}, "machine api.wandb.ai log in", "", False),
+    "a server of one's own": (
+        {"WANDB_BASE_URL": "http://wandb.lab:8080"},
+        MACHINE.format("wandb.lab:8080"),
+        "",
+        True,
+    ),
+    "another server's login": (
+        {"WANDB_BASE_URL": "http://wandb.lab:8080"},
+        MACHINE.format("api.wandb.ai"),
+        "",
+        False,
+    ),
+    "wandb login --host": (
+        {},
+        MACHINE.format("wandb.lab"),
+        "[default]\nbase_url = https://wandb.lab\n",
+        True,
+    ),
+    "a key among the settings": ({}, "", f"[default]\napi_key = {KEY}\n", True),
+}
+
+
+@pytest.mark.parametrize("case", LOGINS)
+def test_a_login_is_what_wandb_itself_finds(case, tmp_path, monkeypatch, fresh_wandb):
+    from wandb.sdk.lib import wbauth
+
+    environment, logins, settings, found = LOGINS[case]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "netrc").write_text(logins)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "settings").write_text(settings)
+    host = wandb.setup(wandb.Settings(mode="disabled")).settings.base_url
+    theirs = wbauth.authenticate_session(host=host, source="test", prompt=False)
+    assert logged_in() == found == (theirs is not None)
+    assert asks_for_wandb(compose_config([]).logger) == found
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "asks"),
+    [
+        ([], {}, False),
+        ([], {"WANDB_API_KEY": KEY}, True),
+        ([], {"WANDB_API_KEY": KEY, "WANDB_MODE": "offline"}, True),
+        ([], {"WANDB_API_KEY": KEY, "WANDB_MODE": "disabled"}, False),
+        (["logger=none"], {"WANDB_API_KEY": KEY}, False),
+        (["logger=wandb"], {}, True),
+        (["logger=auto", "logger.project=mine"], {}, True),
+        (["logger=none", "logger.project=mine"], {}, False),
+    ],
+)
+def test_wandb_is_asked_for_by_a_word_or_a_login(
+    words, environment, asks, monkeypatch, fresh_wandb
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert asks_for_wandb(compose_config(words).logger) == asks
+
+
+def test_a_run_is_the_same_with_every_logger():
+    composed = [compose_config([f"logger={name}"]) for name in ("auto", "none", "wandb")]
+    assert len({RunDirectory(cfg).hash for cfg in composed}) == 1
+
+
+VARIABLES = {
+    "WANDB_PROJECT": "their_project",
+    "WANDB_ENTITY": "their_team",
+    "WANDB_NAME": "their name",
+    "WANDB_RUN_GROUP": "their group",
+    "WANDB_JOB_TYPE": "their job",
+    "WANDB_NOTES": "their notes",
+    "WANDB_TAGS": "one,two",
+    "WANDB_INIT_TIMEOUT": "7",
+}
+NAMES = ["tape", "arithmetic", "smoke"]
+OURS = {
+    "project": "tape_exp",
+    "entity": None,
+    "group": "arithmetic-smoke",
+    "job_type": "",
+    "notes": "tape on arithmetic, scale smoke, seed 0",
+    "tags": NAMES,
+    "timeout": 20,
+}
+THEIRS = {
+    "project": "their_project",
+    "entity": "their_team",
+    "name": "their name",
+    "group": "their group",
+    "job_type": "their job",
+    "notes": "their notes",
+    "tags": [*NAMES, "one", "two"],
+    "timeout": 7,
+}
+WORDS = ["project=our_project", "entity=our_team", "notes=ours", "tags=[mine]", "timeout=5"]
+GIVEN = {"project": "our_project", "entity": "our_team", "notes": "ours"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "expected"),
+    [
+        ({}, [], OURS),
+        (VARIABLES, [], THEIRS),
+        (VARIABLES, WORDS, THEIRS | GIVEN | {"tags": [*NAMES, "mine"], "timeout": 5}),
+    ],
+    ids=["neither", "their variables", "our keys"],
+)
+def test_variables_of_wandb_hold_where_no_key_is_set(
+    variables, words, expected, tmp_path, monkeypatch, fresh_wandb
+):
+    """What a run of W&B, begun offline, knows of itself."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    cfg = compose_config(
+        ["logger=wandb", f"runs={tmp_path}", "logger.mode=offline"]
+        + [f"logger.{word}" for word in words]
+    )
+    directory = RunDirectory(cfg)
+    directory.path.mkdir(parents=True)
+    *_, logger = make_loggers(cfg, directory, Stopwatch(), 0)
+    begun = logger.experiment
+    try:
+        known = {key: getattr(begun, key) for key in expected if key not in ("tags", "timeout")}
+        known |= {"tags": list(begun.tags), "timeout": begun.settings.init_timeout}
+        assert begun.id == directory.hash
+        # Offline, W&B knows no team but the one that it is told.
+        assert known | {"entity": known["entity"] or None} == expected
+        assert variables or begun.name == directory.name
+    finally:
+        begun.finish()
+
+
+MODES = {  # (logger.mode, WANDB_MODE, whether there is a key): the modes that are tried
+    ("auto", None, True): ["online", "offline"],
+    ("auto", None, False): ["offline"],
+    ("auto", "online", True): ["online", "offline"],
+    ("auto", "online", False): ["offline"],
+    ("auto", "offline", True): ["offline"],
+    ("auto", "dryrun", True): ["offline"],
+    ("auto", "disabled", True): [],
+    ("auto", "disabled", False): [],
+    ("online", "disabled", True): ["online", "offline"],
+    ("online", "offline", True): ["online", "offline"],
+    ("offline", "online", True): ["offline"],
+    ("offline", "disabled", True): ["offline"],
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs", "key"), MODES)
+def test_the_mode_is_ours_where_it_is_set_and_else_theirs(
+    ours, theirs, key, tmp_path, monkeypatch, fresh_wandb
+):
+    if theirs:
+        monkeypatch.setenv("WANDB_MODE", theirs)
+    if key:
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+    tried = []
+
+    def init(mode, **_):
+        tried.append(mode)
+        raise wandb.errors.CommError("no answer")
+
+    monkeypatch.setattr(wandb, "init", init)
+    cfg = compose_config(["logger=wandb", f"runs={tmp_path}", f"logger.mode={ours}"])
+    assert len(make_loggers(cfg, RunDirectory(cfg), Stopwatch(), 0)) == 1
+    assert tried == MODES[ours, theirs, key]
+
+
+@pytest.mark.slow
+def test_wandb_is_not_imported_where_nobody_asks_for_it(tmp_path):
+    """A newcomer's first run, in a process of its own: no warning and no file of W&B."""
+    words = [*SMALL, "model=rope", "trainer=cpu", f"runs={tmp_path}", "task.optim.max_steps=1"]
+    words += ["task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
+    lines = ["import sys", "from tape_exp.settings.compose import compose_config"]
+    lines += ["from tape_exp.training.run import run", f"run(compose_config({words}))"]
+    lines += ["print('wandb' in sys.modules)"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment |= {"NETRC": os.devnull, "WANDB_CONFIG_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert done.stderr == ""
+    assert not list(tmp_path.rglob("wandb*"))
