@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import read_jsonl, write_atomically
 from tape_exp.models.layers import LayerKind, kinds_of
 from tape_exp.runs.record import git_state
 from tape_exp.settings.compose import compose_config
@@ -46,12 +46,9 @@ def write_record(kind: str, record: Mapping[str, Any], path: Path) -> Path:
     benchmark and machine.
     """
     whole = {"benchmark": kind, "git": git_state(), **record}
-    lines = (
-        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if path.exists()
-        else []
-    )
-    kept = [r for r in lines if (r["benchmark"], r["machine"]) != (kind, record["machine"])]
+    lines = [value for _, value in read_jsonl(path)] if path.exists() else []
+    same = (kind, record["machine"])
+    kept = [each for each in lines if each and (each["benchmark"], each["machine"]) != same]
     write_atomically(path, "".join(json.dumps(each) + "\n" for each in (*kept, whole)))
     return path
 

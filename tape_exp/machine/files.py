@@ -1,13 +1,14 @@
-"""Files that are whole or absent."""
+"""Files that are whole or absent, and files that grow by a line at a time."""
 
 import hashlib
+import json
 import os
 import secrets
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextmanager
@@ -33,6 +34,42 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file that is whole or absent."""
     with open_atomically(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+    """The number and the value of every line of a file with a JSON object on each; None for a line
+    that is damaged, as the last one is where the disk was full or the machine was lost.
+    """
+    for number, line in enumerate(path.read_text("utf-8", "replace").split("\n"), 1):
+        if line.strip():
+            yield number, parsed(line)
+
+
+def finish_last_line(path: Path) -> None:
+    """End a file of JSON lines with a whole line, so that the next one can be appended: what was
+    left of an unfinished one is cut off. Whoever else appends to the file must wait meanwhile.
+    """
+    with path.open("rb+") as file:
+        if not file.seek(0, os.SEEK_END):
+            return
+        file.seek(-1, os.SEEK_END)
+        if file.read() == b"\n":
+            return
+        file.seek(0)
+        whole, newline, rest = file.read().rpartition(b"\n")
+        if parsed(rest) is None:
+            file.truncate(len(whole) + len(newline))
+        else:  # only its end is missing
+            file.write(b"\n")
+
+
+def parsed(line: str | bytes) -> Any:
+    """The object in a line; None where it is damaged."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def sha256(path: Path) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 from filelock import FileLock
 
-from tape_exp.machine.files import open_atomically, write_atomically
+from tape_exp.machine.files import open_atomically, parsed, read_jsonl, write_atomically
 from tape_exp.runs.identity import FOLDERS, flat
 from tape_exp.runs.record import PARTS
 from tape_exp.settings import folders, plugins
@@ -38,8 +38,8 @@ def read_records(folder: Path | None = None) -> list[Record]:
     for path in [path for part in parts for path in sorted(part.glob("*.jsonl"))]:
         stored = path.with_suffix(".npz")
         matrices = np.load(stored) if stored.exists() else {}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if record := parse(line, f"{path}, line {number},"):
+        for number, value in read_jsonl(path):
+            if record := checked(value, f"{path}, line {number},"):
                 names = [key for key in matrices if key.startswith(f"{record['run']}/")]
                 if names:
                     record["matrices"] = {key.split("/")[1]: matrices[key] for key in names}
@@ -54,7 +54,7 @@ def records_of_runs(folder: Path) -> list[Record]:
     depths = ["[!.]*/" * depth + "record.json" for depth in range(5)]
     paths = sorted(path for depth in depths for path in folder.glob(depth))
     records = [
-        record for path in paths if (record := parse(path.read_text(encoding="utf-8"), str(path)))
+        record for path in paths if (record := checked(parsed(path.read_text("utf-8")), str(path)))
     ]
     return [record for record in records if "debug" not in record["config"]]
 
@@ -76,14 +76,10 @@ def reported() -> dict[str, dict[str, Any]]:
     return yaml.safe_load((folders.ROOT / "results" / "paper.yaml").read_text(encoding="utf-8"))
 
 
-def parse(text: str, where: str) -> Record | None:
-    """The record in a text; None, after a warning, where there is none."""
-    try:
-        record = json.loads(text)
-    except ValueError:
-        record = None
-    if isinstance(record, dict) and record.keys() >= PARTS:
-        return record
+def checked(value: Any, where: str) -> Record | None:
+    """A value if it is a record; None, after a warning, where it is none."""
+    if isinstance(value, dict) and value.keys() >= PARTS:
+        return value
     warn(f"{where} is not a record; it is left out.")
     return None
 
@@ -96,21 +92,27 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
     for name, new in by_file.items():
         path = folder / f"{name}.jsonl"
         with FileLock(folder / ".lock"):
-            old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            lines = {json.loads(line)["run"]: line for line in old}
+            old = read_jsonl(path) if path.exists() else ()
+            kept = (checked(value, f"{path}, line {number},") for number, value in old)
+            lines = {record["run"]: dumped(record) for record in kept if record}
             stored = path.with_suffix(".npz")
             matrices = dict(np.load(stored)) if stored.exists() else {}
             before = len(matrices)
             for record in new:
-                run, kept = record["run"], {k: v for k, v in record.items() if k[0] != "_"}
-                grids = kept.pop("matrices", {})
+                run, part = record["run"], {k: v for k, v in record.items() if k[0] != "_"}
+                grids = part.pop("matrices", {})
                 matrices |= {f"{run}/{key}": np.float32(grid) for key, grid in grids.items()}
-                kept.pop("artifacts", None)  # they are in the run's folder
-                lines[run] = json.dumps(rounded(kept), ensure_ascii=False, separators=(",", ":"))
+                part.pop("artifacts", None)  # they are in the run's folder
+                lines[run] = dumped(rounded(part))
             if len(matrices) > before:
                 with open_atomically(stored) as file:
                     np.savez_compressed(file, **matrices)
             write_atomically(path, "".join(f"{lines[run]}\n" for run in sorted(lines)))
+
+
+def dumped(record: Record) -> str:
+    """A record as a line of its file."""
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
 def rounded(part: Any, digits: int = 6) -> Any:

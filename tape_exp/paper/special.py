@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape_exp.machine.files import read_jsonl
 from tape_exp.paper import claims
 from tape_exp.paper.derived import extra_length
 from tape_exp.paper.records import commits, reported
@@ -107,10 +108,8 @@ def speed_records(scale: str) -> list[dict[str, Any]]:
     """
     on = {"smoke": True, "small": False}.get(scale)
     path = folders.RESULTS / "speed.jsonl"
-    records = map(
-        json.loads, path.read_text(encoding="utf-8").splitlines() if path.exists() else ()
-    )
-    of_speed = [record for record in records if record["benchmark"] == "speed"]
+    records = [value for _, value in read_jsonl(path)] if path.exists() else []
+    of_speed = [record for record in records if record and record["benchmark"] == "speed"]
     return [each for each in of_speed if str(each["machine"]).endswith(" threads") is on]
 
 

@@ -1,6 +1,5 @@
 """The rows of a run's metrics.jsonl and what is read from them, without torch or Lightning."""
 
-import json
 import logging
 import math
 import time
@@ -8,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tape_exp.machine.files import read_jsonl
 
 log = logging.getLogger("tape_exp")
 POINTS = {"train/loss": 20, "val/loss": 50}  # of a curve in a record
@@ -25,14 +26,13 @@ class Stopwatch:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, without an unfinished last line or damaged ones (a warning)."""
+    """The rows of a metrics.jsonl, without damaged lines (a warning)."""
     rows = []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.split("\n")[:-1], 1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
+    for number, row in read_jsonl(path):
+        if row is None:
             log.warning("%s, line %d is damaged and left out.", path, number)
+        else:
+            rows.append(row)
     return rows
 
 

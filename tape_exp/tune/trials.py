@@ -8,8 +8,10 @@ import os
 import shlex
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -18,9 +20,10 @@ from filelock import FileLock, Timeout
 from lightning import Callback, LightningModule, Trainer
 from optuna.distributions import FloatDistribution
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from tape_exp.machine.files import finish_last_line, read_jsonl
 from tape_exp.machine.preemption import Preemption
 from tape_exp.paper.runner import time_limit
 from tape_exp.runs.directory import FolderError
@@ -42,6 +45,32 @@ class MetricError(ConfigError):
     """Validation does not measure the metric of the search."""
 
 
+class Journal(JournalFileBackend):
+    """Optuna's journal, which goes on after a line that a full disk or a lost machine cut short."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append to whole lines; no other worker writes one meanwhile."""
+        lock = JournalFileSymlinkLock(self._file_path)
+        lock.acquire()
+        try:
+            finish_last_line(Path(self._file_path))
+        finally:
+            lock.release()
+        super().append_logs(logs)
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+        """Raise :class:`ConfigError` where a line in the middle is damaged."""
+        try:
+            yield from super().read_logs(log_number_from)
+        except ValueError as error:
+            path = Path(self._file_path)
+            number = next((n for n, value in read_jsonl(path) if value is None), None)
+            raise ConfigError(
+                f"{path}, line {number} is damaged: remove that line and the search goes on, or "
+                "remove the file and it begins anew, with the runs that are there."
+            ) from error
+
+
 class Trials:
     """The trials of a search, an Optuna study for each model, in ``<folder>/journal.log``."""
 
@@ -49,7 +78,7 @@ class Trials:
         self.search, self.locks = search, search.folder / "locks"
         search.folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(self.locks / "journal")
-        self.storage = JournalStorage(JournalFileBackend(str(search.folder / "journal.log")))
+        self.storage = JournalStorage(Journal(str(search.folder / "journal.log")))
         minimised = search.metric.endswith(("loss", "perplexity"))
         median = optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
         self.studies = {

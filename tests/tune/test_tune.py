@@ -11,6 +11,7 @@ import pytest
 from lightning import Callback
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from tape_exp.machine.files import read_jsonl
 from tape_exp.runs.directory import FolderError
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -120,6 +121,46 @@ def test_a_trial_of_a_killed_worker_is_resumed_and_one_under_way_is_not():
     assert [*mine.of("rope")[0].intermediate_values] == [5, 10]
     third, _third_lock = other.claim()
     assert third.number == 1
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_after_any_cut_of_the_last_line_of_its_journal():
+    """As a full disk or a lost machine leaves it. The last line says how a trial ended."""
+    search = search_from([*ONE_MODEL, "trials=3"])
+    trials, path = Trials(search), search.folder / "journal.log"
+    for score in (2.0, 1.0):
+        values = finish(trials, "rope", score)
+    written = path.read_bytes()
+    last = written.splitlines(keepends=True)[-1]
+    for missing in range(1, len(last) + 1):
+        path.write_bytes(written[:-missing])
+        trials = Trials(search)
+        if missing > 1:  # more than the end of the line
+            assert states(trials) == ["finished", "under way"], missing
+            assert finish(trials, "rope", 1.0) == values, "the same trial, resumed"
+        assert states(trials) == states(Trials(search)) == ["finished", "finished"], missing
+        assert all(value for _, value in read_jsonl(path)), missing
+
+
+def test_a_worker_goes_on_where_another_has_left_half_a_line():
+    search = search_from([*ONE_MODEL, "trials=3"])
+    trials, path = Trials(search), search.folder / "journal.log"
+    finish(trials, "rope", 2.0)
+    with path.open("ab") as file:
+        file.write(b'{"op_code":6,"wor')
+    assert states(trials) == ["finished"]
+    finish(trials, "rope", 1.0)
+    assert states(trials) == states(Trials(search)) == ["finished", "finished"]
+
+
+def test_a_damaged_line_amid_a_journal_is_named():
+    search = search_from(ONE_MODEL)
+    finish(Trials(search), "rope", 2.0)
+    path = search.folder / "journal.log"
+    first, second, *others = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, second[:9] + "\n", *others]))
+    with pytest.raises(ConfigError, match=r"journal.log, line 2 is damaged: remove that line"):
+        Trials(search)
 
 
 def fake_run(losses):
