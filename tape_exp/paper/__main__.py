@@ -91,6 +91,7 @@ def compare_models(options: argparse.Namespace) -> int:
     own = Path(*runs or ["runs"]).expanduser()
     into = folders.RESULTS if options.record else own / ".compare"
     status, view = 0, compare.view_of(artifact, compare.recorded(own, into), seeds)
+    compare.check_columns(view)
     found = flat_list(view.all_runs.values())
     if len(found) < len(view.rows) * len(seeds):
         from tape_exp.paper import runner

@@ -11,7 +11,7 @@ import yaml
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.derived import metrics_of
+from tape_exp.paper.derived import DERIVED, as_shown, metrics_of
 from tape_exp.paper.records import (
     PLACES,
     Record,
@@ -21,13 +21,13 @@ from tape_exp.paper.records import (
     warn,
     where,
 )
-from tape_exp.paper.view import Row, View
+from tape_exp.paper.view import Row, View, flat_list
 from tape_exp.paper.words import check_words, settings_of, split_words
-from tape_exp.runs.evaluation import is_result
+from tape_exp.runs.evaluation import check_metric, is_result
 from tape_exp.runs.identity import flat, identity_of, without_folders
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import display_name, task_title
 
 
@@ -44,7 +44,7 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
     problem = where(extra).get("task.problem")
     asked = task_title({"name": task} | ({"problem": problem} if problem else {}))
     measured = "mean over seeds ± its 95 % interval" if len(seeds) > 1 else f"seed {seeds[0]}"
-    metrics = [*filter(None, settings.get("metrics", "").split(","))]
+    metrics = [*map(as_shown, filter(None, settings.get("metrics", "").split(",")))]
     artifact = Artifact(
         name=name or f"compare_{task}",
         title=f"{', '.join(map(display_name, models))} on {asked}",
@@ -85,16 +85,22 @@ def view_of(
         rows.append(Row(row.labels, row.words, keys=keys))
     view.rows = rows
     runs = [run for row in rows for run in view.runs(row)]
-    known = [*dict.fromkeys(metric for run in runs for metric in run["metrics"])]
-    if wrong := [metric for metric in artifact.columns if runs and metric not in known]:
-        raise ConfigError(
-            f"metrics={wrong[0]}{did_you_mean(wrong[0], known)} The records have: "
-            f"{', '.join(filter(is_result, known))}."
-        )
+    known = [*dict.fromkeys(as_shown(metric) for run in runs for metric in run["metrics"])]
     chosen = [*artifact.columns] or [metric for metric in known if is_result(metric)]
     artifact.columns = {metric: column(metric, runs) for metric in chosen}
     del view.columns
     return view
+
+
+def check_columns(view: View) -> None:
+    """Raise :class:`ConfigError` where neither a record nor the task has a metric of a column."""
+    recorded = {metric for run in flat_list(view.all_runs.values()) for metric in metrics_of(run)}
+    if missing := [metric for metric in view.artifact.columns if metric not in recorded]:
+        from tape_exp.training.from_config import blank_parts  # imports torch
+
+        _, task = blank_parts(compose_config(view.words(view.rows[0])))
+        for metric in missing:
+            check_metric(metric, [*map(as_shown, task.announced())], DERIVED)
 
 
 def column(metric: str, runs: Sequence[Record]) -> dict[str, Any]:

@@ -9,6 +9,12 @@ from tape_exp.paper.statistics import Value, Z
 from tape_exp.runs.evaluation import wilson
 
 BUILTIN = "builtin_"
+# What `metrics_of` gives besides the metrics of a task, as patterns of a shell.
+DERIVED = (
+    *("parameters", "positional_parameters", "trained_parameters", "steps", "tokens"),
+    *("extra_length", "solved_at", "digits/exact_match@*", "*/score"),
+    *("distance@*", "dominance@*", "range@*", "longest_window", "tokens_scored"),
+)
 SOLVED = 0.01  # nats a token
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
 
@@ -120,9 +126,14 @@ def metrics_of(run: Record) -> dict[str, float]:
     """
     if "_metrics" not in run:
         numbers = {key: part for key, part in run.items() if isinstance(part, int | float)}
-        metrics = {key.removeprefix(BUILTIN): number for key, number in run["metrics"].items()}
+        metrics = {as_shown(key): number for key, number in run["metrics"].items()}
         run["_metrics"] = numbers | metrics | derived(run)
     return run["_metrics"]
+
+
+def as_shown(metric: str) -> str:
+    """What a metric is called here: that of built-in text is called as that of the corpus."""
+    return metric.removeprefix(BUILTIN)
 
 
 def value_of(metrics: Mapping[str, float], metric: str) -> Value | None:

@@ -21,11 +21,13 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption, with_parent
 from tape_exp.paper.artifact import Artifact
+from tape_exp.paper.derived import DERIVED, as_shown
 from tape_exp.paper.records import Record, add_records, read_records
 from tape_exp.paper.tables import Column
-from tape_exp.paper.view import View, label_of
+from tape_exp.paper.view import View, fill, label_of
 from tape_exp.runs import starting_weights
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
@@ -46,6 +48,7 @@ class Job:
     needs: str | None = None  # the key, in the same dictionary, of the job that it begins from
     recorded: bool = False  # it has a record, and so has all that begins from it
     results: Path = folders.RESULTS  # where its record goes
+    metrics: dict[str, str] = field(default_factory=dict)  # of its columns, by what these ask for
 
 
 @dataclass
@@ -85,20 +88,20 @@ def jobs_of(
     jobs: dict[str, Job] = {}
     records = read_records() if records is None else records
     views = [View(artifact, scale, records) for artifact in artifacts]
-    every = [(view, seed, *run) for seed in seeds for view in views for run in runs_at(view, seed)]
-    labels = list(dict.fromkeys(label for _, _, label, _ in every))
+    every = [(view, seed, run) for seed in seeds for view in views for run in runs_at(view, seed)]
+    labels = list(dict.fromkeys(run.label for _, _, run in every))
     for pattern in only:
         if not any(fnmatchcase(label, pattern) for label in labels):
             raise ConfigError(
                 f"--only: '{pattern}'{did_you_mean(pattern, labels)} It must fit the name of a run "
                 f"of these seeds: {', '.join(labels[:50])}."
             )
-    for view, seed, label, chosen in every:
-        if only and not any(fnmatchcase(label, pattern) for pattern in only):
+    for view, seed, run in every:
+        if only and not any(fnmatchcase(run.label, pattern) for pattern in only):
             continue
-        words = [*chosen, *extra]
-        title = f"{view.artifact.name}: {label}, scale {scale}, seed {seed}"
-        known = any(run["seed"] == seed for run in view.of_words(tuple(words)))
+        words = [*run.words, *extra]
+        title = f"{view.artifact.name}: {run.label}, scale {scale}, seed {seed}"
+        known = any(record["seed"] == seed for record in view.of_words(tuple(words)))
         if known and not recorded:
             log.info("%s: recorded.", title)
             continue
@@ -107,13 +110,23 @@ def jobs_of(
         for base in bases(cfg, words):
             name = f"{base[1].task.name} of {base[1].model.name}, for {title}"
             needs = add(jobs, Job(name, *base, needs, known, view.artifact.results))
-        add(jobs, Job(title, words, cfg, needs, known, view.artifact.results))
+        key = add(jobs, Job(title, words, cfg, needs, known, view.artifact.results))
+        jobs[key].metrics |= run.metrics
     return jobs
 
 
-def runs_at(view: View, seed: int) -> Iterator[tuple[str, list[str]]]:
-    """(label, overrides) of every run of an artifact at a seed."""
-    seen = set()
+@dataclass
+class ArtifactRun:
+    """A run of an artifact, whatever its seed."""
+
+    label: str
+    words: Sequence[str]  # its overrides
+    metrics: dict[str, str] = field(default_factory=dict)  # as those of a job
+
+
+def runs_at(view: View, seed: int) -> list[ArtifactRun]:
+    """Every run of an artifact at a seed, once."""
+    runs: dict[Sequence[str], ArtifactRun] = {}
     columns: list[Column | None] = [column for column in view.columns if column.who == "ours"]
     for row, column in itertools.product(view.rows, columns or [None]):
         spec = column.spec if column else {}
@@ -123,16 +136,20 @@ def runs_at(view: View, seed: int) -> Iterator[tuple[str, list[str]]]:
         further = seeds_of is None or row.labels[view.dimensions()[-1]] in seeds_of
         beyond = seed >= row.seeds if row.seeds is not None else seed > 0 and not further
         words = view.words(row, column)
-        if not beyond and words not in seen:
-            seen.add(words)
-            at = column.at.values() if column and spec.get("where") else ()
-            places = [str(place) for place in at if place is not None]
-            yield " ".join([label_of(row), *places]), [*words]
+        if beyond:
+            continue
+        at = column.at.values() if column and spec.get("where") else ()
+        places = [str(place) for place in at if place is not None]
+        run = runs.setdefault(words, ArtifactRun(" ".join([label_of(row), *places]), words))
+        known = row.labels | (column.at if column else {})
+        if "metric" in spec and not {None, ""} & {*known.values()}:  # else records will tell
+            run.metrics[spec["metric"]] = fill(spec["metric"], known)
+    return [*runs.values()]
 
 
 def runnable(jobs: dict[str, Job], all_of_them: bool = False) -> dict[str, Job]:
     """The jobs that can run. Why others cannot is said, each reason once; where none can, or all of
-    them should, the reason is a ConfigError.
+    them should, the reason is a ConfigError, and so is a metric that no job measures.
     """
     if not jobs:
         return {}
@@ -140,12 +157,24 @@ def runnable(jobs: dict[str, Job], all_of_them: bool = False) -> dict[str, Job]:
 
     reasons: dict[str, list[str]] = {}
     fit = {}
+    measured = set[str]()
+    unknown: dict[str, ConfigError] = {}
     for key, job in jobs.items():
         try:
-            blank_parts(job.cfg)
+            _, task = blank_parts(job.cfg)
             fit[key] = job
         except ConfigError as error:
             reasons.setdefault(str(error), []).append(job.title)
+            continue
+        announced = [*map(as_shown, task.announced())]
+        for asked, metric in job.metrics.items():
+            try:
+                check_metric(metric, announced, DERIVED)
+                measured.add(asked)
+            except ConfigError as error:
+                unknown[asked] = error
+    if wrong := next((asked for asked in unknown if asked not in measured), None):
+        raise unknown[wrong]
     if reasons and (all_of_them or not fit):
         raise ConfigError(next(iter(reasons)))
     for reason, which in reasons.items():

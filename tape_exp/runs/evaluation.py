@@ -2,10 +2,14 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
+
+from tape_exp.settings.errors import ConfigError, did_you_mean
 
 log = logging.getLogger("tape_exp")
 Z_95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
@@ -17,6 +21,16 @@ def is_result(metric: str) -> bool:
     """
     diagnostic = metric.partition("/")[0] in ("causal", "failures", "forced", "state")
     return not diagnostic and not metric.endswith(("_stderr", "_low", "_high"))
+
+
+def check_metric(metric: str, announced: Sequence[str], derived: Sequence[str] = ()) -> None:
+    """Raise :class:`ConfigError` where a metric is none of those that a task announces, by name or
+    pattern of a shell, nor of those that a table makes of them.
+    """
+    known = [*announced, *derived]
+    if not any(fnmatchcase(metric, pattern) for pattern in known):
+        told = ", ".join(filter(is_result, announced))
+        raise ConfigError(f"metric {metric}{did_you_mean(metric, known)} The task has {told}.")
 
 
 @dataclass

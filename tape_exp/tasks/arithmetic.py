@@ -19,7 +19,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
 from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
-from tape_exp.tasks.slices import RowScores, next_tokens, split_means
+from tape_exp.tasks.slices import RowScores, next_tokens, split_means, split_names
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
@@ -139,6 +139,16 @@ class Arithmetic(Task):
             kept = [key for key in ("id/exact_match", "ood/exact_match") if key in found]
             metrics |= {f"causal/{name}/{key}": found[key] for key in kept}
         return metrics
+
+    def metric_names(self) -> list[str]:
+        """Diagnostics, which only some encodings or answers have, among them."""
+        splits = self.splits()
+        names = split_names(self.measures, ("test", *splits))
+        names += [f"forced/{name}" for name in names]
+        names += [f"failures/{split}/{fault}" for split in splits for fault in FAULTS]
+        names += [f"causal/{name}/{split}/exact_match" for name in RESETS for split in splits]
+        layers = range(1, self.arch.layers + 1)
+        return names + [f"state/{kind}@{n}" for kind in ("size", "turn") for n in layers]
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         return super().score_rows(logits, labels) | sum_scores(logits, labels)

@@ -1,6 +1,7 @@
 """What a task is: sizes of its model, an endless stream of samples, and an evaluation."""
 
 import dataclasses
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ from tape_exp.tasks.slices import (
     samples_of,
     slice_heatmap,
     split_means,
+    split_names,
+    splits_of,
 )
 
 Model = Any
@@ -184,6 +187,40 @@ class Task(LightningDataModule):
         evaluation.tables["samples"] = [row for process in gather(shown) for row in process]
         return evaluation
 
+    def metric_names(self) -> list[str]:
+        """What :meth:`evaluate` calls its metrics, known from the settings before anything is read:
+        names, or patterns of a shell for those of which only a part is sure. A task with an
+        ``evaluate`` or ``summarise`` of its own says its own.
+        """
+        return split_names(self.measures, ("test", *self.splits()))
+
+    def validation_names(self) -> list[str]:
+        """What :meth:`validation_metrics` calls its own."""
+        return [*self.measures]
+
+    def splits(self) -> list[str]:
+        """Which of ``id`` and ``ood`` have slices; both, where no :attr:`axes` say."""
+        if not self.axes:
+            return ["id", "ood"]
+        cells = itertools.product(*self.axes.values())
+        return splits_of((cell if cell[1:] else cell[0] for cell in cells), self.is_trained)
+
+    def announced(self) -> list[str]:
+        """The metrics that a record of the task has, by name or pattern. Where a class measures
+        something of its own and does not name it, ``*`` is among them.
+        """
+        kind = type(self)
+        names = self.metric_names()
+        if not names_what(kind, "metric_names", ("evaluate", "summarise")):
+            names = [*names, "*"]
+        if not self.trains:
+            return names
+        validation = ["loss", *(["perplexity"] if self.reports_perplexity else [])]
+        validation += self.validation_names()
+        if not names_what(kind, "validation_names", ("validation_metrics",)):
+            validation.append("*")
+        return [*(f"val/{name}" for name in validation), *names]
+
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """What :meth:`summarise` needs of each row (B, …) of a test batch."""
         scores = row_scores(logits, labels)
@@ -275,6 +312,14 @@ class Task(LightningDataModule):
     def test_dataloader(self) -> DataLoader:
         """One empty item, for which Lightning's test loop sets up the device and precision."""
         return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
+
+
+def names_what(kind: type, names: str, measure: Sequence[str]) -> bool:
+    """Whether the method ``names`` of a class is of the class whose methods ``measure``, or of one
+    derived from it: then it knows what these measure.
+    """
+    owners = {name: next(c for c in kind.__mro__ if name in vars(c)) for name in (names, *measure)}
+    return all(issubclass(owners[names], owners[name]) for name in measure)
 
 
 def bytes_of(batches: Iterable[Batch]) -> Iterator[bytes]:

@@ -104,6 +104,10 @@ class Benchmarks(TextTask):
             parts += [json.dumps(x, sort_keys=True, default=str) for x in task.eval_docs]
         return short_hash(parts)
 
+    def metric_names(self) -> list[str]:
+        """lm-eval says what is in a group when it is loaded."""
+        return [f"{Text('benchmarks', self.source).label}/*"]
+
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question; ``limit`` stops after as many documents of each task."""
         from tape_exp.models.harness import Harness

@@ -38,6 +38,10 @@ class Efficiency(Task):
     def fingerprint(self) -> str:
         return "none"
 
+    def metric_names(self) -> list[str]:
+        """Those of the paper's encodings among them."""
+        return [f"count/{kind}" for kind in ("parameters", "flops", "macs_paper", "flops_paper")]
+
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         decoder: Decoder = model.decoder
         metrics = {

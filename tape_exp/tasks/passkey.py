@@ -87,6 +87,11 @@ class Questions(TextTask):
     def fingerprint(self) -> str:
         return short_hash([json.dumps(self.prompts)])
 
+    def metric_names(self) -> list[str]:
+        at = [f"{self.name}/accuracy@{n}" for n in self.lengths]
+        ends = ("", "_low", "_high")
+        return [f"{self.name}/accuracy", *(f"{name}{end}" for name in at for end in ends)]
+
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question, those of a length together; ``limit`` stops after as many batches."""
         each = [range(n * self.count, (n + 1) * self.count) for n in range(len(self.lengths))]

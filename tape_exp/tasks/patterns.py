@@ -30,6 +30,9 @@ class Patterns(Analysis):
         drawn = tuple(sorted({*layers, arch.layers}))
         super().__init__(arch=arch, layers=drawn, length=length, **settings)
 
+    def metric_names(self) -> list[str]:
+        return [f"attention/distance@{layer}" for layer in self.layers]
+
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         tokens = self.sample.to(model.device)
         with without_autocast(model.decoder):

@@ -61,9 +61,19 @@ class Perplexity(TextTask):
     def fingerprint(self) -> str:
         return self.scored.fingerprint()
 
+    def metric_names(self) -> list[str]:
+        return perplexity_names(self.text.label, self.windows)
+
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         name, read = self.text.label, (self.scored, self.tokenizer.decode, self.windows)
         return Evaluation(perplexity(model, *read, name, progress, limit))
+
+
+def perplexity_names(name: str, windows: Windows) -> list[str]:
+    """What :func:`perplexity` calls its numbers."""
+    kinds = ("perplexity@{}", "perplexity@{}_stderr", "bits_per_byte@{}")
+    of_lengths = [kind.format(length) for length in windows.lengths for kind in kinds]
+    return [f"{name}/{kind}" for kind in ("tokens", "unigram_perplexity", *of_lengths)]
 
 
 def perplexity(

@@ -14,7 +14,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Optim
 from tape_exp.tasks.base import Model, Progress, epoch_samples
-from tape_exp.tasks.perplexity import Windows, perplexity
+from tape_exp.tasks.perplexity import Windows, perplexity, perplexity_names
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask
 
@@ -112,6 +112,11 @@ class Pretrain(TextTask):
 
     def validation_batches(self) -> list[Batch]:
         return self._validation
+
+    def metric_names(self) -> list[str]:
+        labels = [text.label for text in self.tests.values()]
+        of_tests = [name for label in labels for name in perplexity_names(label, self.windows)]
+        return [*of_tests, "shift/attention"]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """The perplexity on each test set at each length, and the error of shifted positions."""

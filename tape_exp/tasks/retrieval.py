@@ -13,7 +13,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Lengths, Optim
 from tape_exp.tasks.base import Model, Progress, Task, bytes_of
 from tape_exp.tasks.passkey import Drawn, Questions, training_row
-from tape_exp.tasks.slices import Row, padded, split_means
+from tape_exp.tasks.slices import Row, padded, split_means, split_names, splits_of
 
 VALIDATION = 64  # rows
 
@@ -88,6 +88,10 @@ class RetrievalTraining(Questions):
         """Fresh rows of the trained lengths, the same for every seed."""
         rows = [self._training_row("validation", 0, row) for row in range(VALIDATION)]
         return [padded(rows, self.train_length + 1)]
+
+    def metric_names(self) -> list[str]:
+        splits = splits_of(self.lengths, self.is_trained)
+        return [*super().metric_names(), *split_names(["accuracy"], splits)]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         evaluation = super().evaluate(model, progress, limit)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from torch.utils.data import default_collate
 
@@ -20,6 +21,8 @@ from tape_exp.settings.errors import one_of
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, epoch_samples
 from tape_exp.tasks.text import TextTask
+
+SCORED: Any = {"id": "answer"}, {"id": ["reference"]}  # whatever is scored has the same values
 
 
 class Scrolls(TextTask):
@@ -99,6 +102,10 @@ class Scrolls(TextTask):
 
     def test_fingerprint(self) -> str:
         return short_hash(map(repr, self.validation))
+
+    def metric_names(self) -> list[str]:
+        label, values = Text(self.dataset, self.source).label, score(self.dataset, *SCORED)[0]
+        return [f"{label}/{name}{end}" for name in values for end in ("", "_low", "_high")]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Answer every question, the longest prompts first, and score; the answers in a table."""

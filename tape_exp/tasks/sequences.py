@@ -189,6 +189,10 @@ class SequenceTask(Task):
                 f"task.samples_per_length={found} would do, or longer task.lengths."
             )
 
+    def metric_names(self) -> list[str]:
+        at = [f"test/{measure}@{n}" for n in self.lengths for measure in self.measures]
+        return [*super().metric_names(), *at]
+
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         evaluation = super().summarise(scores)
         for n, rows in scores.items():

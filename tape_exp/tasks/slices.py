@@ -1,6 +1,6 @@
 """Scores of a test set by slices: rows of one length, or of one pair of lengths, together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,18 @@ def row_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     right = (logits.argmax(-1) == labels) & labelled
     share = right.sum(-1) / labelled.sum(-1).clamp(min=1)
     return {"exact_match": (right == labelled).all(-1), "token_accuracy": share}
+
+
+def splits_of(slices: Iterable[Any], is_trained: Callable[[Any], bool]) -> list[str]:
+    """Which of ``id`` and ``ood`` have slices."""
+    trained = set(map(is_trained, slices))
+    return [name for name, inside in (("id", True), ("ood", False)) if inside in trained]
+
+
+def split_names(measures: Sequence[str], splits: Sequence[str]) -> list[str]:
+    """What :func:`split_means` calls its numbers, of the splits that have slices."""
+    names = [f"{split}/{measure}" for split in splits for measure in measures]
+    return [f"{name}{end}" for name in names for end in ("", "_stderr")]
 
 
 def split_means(

@@ -21,6 +21,9 @@ from tape_exp.settings.schema import Count, Positive
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis
 
+WEIGHTS, PRECISIONS = ("trained", "random"), ("fp32", "bf16")
+SHIFTS, MEASURES = ("add_tokens", "shift_ids"), ("attention_relative", "products", "blocks")
+
 
 class Stability(Analysis):
     """Table shift of the paper: attention and E Eᵀ before and after a shift, in fp32 and bf16.
@@ -42,11 +45,16 @@ class Stability(Analysis):
         self.set_max_length(self.length + shift)
         self.shift, self.std = shift, std
 
+    def metric_names(self) -> list[str]:
+        """Those of trained weights, and of encodings with an E, among them."""
+        parts = (WEIGHTS, PRECISIONS, SHIFTS, MEASURES, self.layers)
+        return ["{}_{}/{}/{}@{}".format(*names) for names in itertools.product(*parts)]
+
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         decoders = {"trained": model.decoder} if self.surroundings.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)
         tokens, bos = self.sample.to(model.device), self.tokenizer.bos
-        cases = list(itertools.product(decoders, ("fp32", "bf16")))[:limit]
+        cases = list(itertools.product(decoders, PRECISIONS))[:limit]
         metrics: dict[str, float] = {}
         table = []
         for weights, precision in progress(cases, "measuring shifts"):

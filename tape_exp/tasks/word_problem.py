@@ -14,7 +14,7 @@ from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Lengths, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import RowScores, split_means
+from tape_exp.tasks.slices import RowScores, split_means, split_names, splits_of
 
 
 class WordProblem(Task):
@@ -97,6 +97,14 @@ class WordProblem(Task):
         """``state``: right states of each word, in percent."""
         right = self.score_rows(logits, batch["labels"])["right"]
         return {"state": (100 * right.sum(-1) / right.shape[1]).sum()}
+
+    def validation_names(self) -> list[str]:
+        return ["state"]
+
+    def metric_names(self) -> list[str]:
+        splits = splits_of((1, self.lengths[-1]), lambda place: place <= self.train_letters)
+        at = [f"test/{kind}@{n}" for n in self.lengths for kind in ("state", "word")]
+        return at + split_names(["state"], splits)
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         """Shares of right states and of right words by length, and after each letter."""

@@ -26,6 +26,7 @@ from optuna.distributions import (
 
 from tape_exp.paper.compare import without_places
 from tape_exp.paper.words import check_words, settings_of, split_words
+from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files
@@ -93,13 +94,16 @@ class Search:
         return {k: value for k, value in values.items() if contains(self.distributions[k], value)}
 
     def check(self) -> None:
-        """Raise :class:`ConfigError` where a model cannot run at an end of the space."""
+        """Raise :class:`ConfigError` where a model cannot run at an end of the space, or its task
+        does not measure the metric.
+        """
         sets: dict[str, Any] = self.distributions
         ends = {k: getattr(d, "choices", None) or (d.low, d.high) for k, d in sets.items()}
         for model, end in product(self.models, (0, -1)):
             values = {key: limits[end] for key, limits in ends.items()}
             cfg = self.config(model, values, self.seeds[0])
-            blank_parts(cfg)
+            _, task = blank_parts(cfg)
+            check_metric(self.metric, task.announced())
             find(cfg)
             if cfg.trainer.devices * cfg.trainer.nodes > 1:
                 raise ConfigError("a trial runs on one device: set trainer.devices=1.")

@@ -12,9 +12,9 @@ import pytest
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.paper import runner
 from tape_exp.paper.__main__ import main
-from tape_exp.paper.artifact import load
+from tape_exp.paper.artifact import Artifact, load
 from tape_exp.paper.records import read_records
-from tape_exp.runs.metrics import read_metrics
+from tape_exp.settings.errors import ConfigError
 from tests.conftest import SMALL
 from tests.paper.fakes import addition, record, train_here
 from tests.processes import Command
@@ -116,6 +116,32 @@ time.sleep(60)
     outcome = runner.work(jobs, None, 0.02, tmp_path)
     assert (outcome.left, outcome.status(), len(began)) == (3, REQUEUE, 1)
     assert told.exists()
+
+
+def test_a_metric_that_no_run_measures_is_told_before_anything_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runner, "work", None)
+    words = ["compare", "task=arithmetic", *TINY, "model=rope,nope", f"runs={tmp_path}/runs"]
+    assert main([*words, "metrics=id/exact_match,test/exact_mach"]) == 2
+    told = capsys.readouterr().err
+    assert "metric test/exact_mach is not known. Did you mean 'test/exact_match'?" in told
+    assert "The task has val/loss, val/exact_match, test/exact_match," in told
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_column_of_an_artifact_needs_one_run_that_measures_it():
+    """Its rows may be of several tasks, and labels may come from records that are still missing."""
+    rows = {"task": ["arithmetic", "word_problem"], "n": {"2": [], "": []}}
+
+    def jobs(metric):
+        artifact = Artifact(name="a", title="", rows=rows, columns={"x": {"metric": metric}})
+        return runner.jobs_of([artifact], "smoke", [0], records=[])
+
+    for metric in ("ood/state", "id/exact_match", "state/size@{n}", "extra_length", "steps"):
+        found = jobs(metric)
+        assert runner.runnable(found) == found, metric
+    for metric in ("ood/stat", "state/size@{n}{n}"):
+        with pytest.raises(ConfigError, match=f"^metric {metric.format(n=2)} is not known"):
+            runner.runnable(jobs(metric))
 
 
 @pytest.mark.slow

@@ -211,6 +211,12 @@ def test_a_trial_that_fails_costs_no_other(monkeypatch):
     assert trials.of("rope")[0].user_attrs["why"] == "not finite, [hidden]"
 
 
+def test_a_metric_that_validation_lacks_is_told_before_anything_trains():
+    search_of("metric=val/exact_match").check()
+    with pytest.raises(ConfigError, match=r"metric val/los is not known\. Did you mean 'val/loss'"):
+        search_of("metric=val/los").check()
+
+
 def test_an_unmeasured_metric_ends_the_search(monkeypatch):
     monkeypatch.setattr(room, "run", fake_run(lambda lr: [1.0] * 4))
     trials = Trials(search_of("trials=1", "metric=val/los"))

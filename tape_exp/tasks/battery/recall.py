@@ -9,7 +9,7 @@ import numpy as np
 from tape_exp.data.batch import Batch
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.tasks.sequences import Draws, SequenceTask
-from tape_exp.tasks.slices import RowScores, padded, split_means
+from tape_exp.tasks.slices import RowScores, padded, split_means, split_names
 
 WORDS = 256  # keys, and as many values
 POWER = 0.01
@@ -172,6 +172,9 @@ class FlipFlop(SequenceTask):
         n = self.trained_length
         apart = [(name, padded(self.test_rows(n, name), self.width(n))) for name in self.others]
         return super().test_batches() + apart
+
+    def metric_names(self) -> list[str]:
+        return [*super().metric_names(), *split_names(self.measures, [*self.others])]
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         """Means and lengths of p = 0.8, and the other distributions apart."""
