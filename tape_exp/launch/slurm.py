@@ -70,13 +70,16 @@ def read_runs(sweep: Path) -> list[SweepRun]:
 
 def queued(sweep: str) -> dict[int, tuple[str, str]]:
     """The user's tasks of a sweep that are in the queue: SLURM's word for the state of each, and
-    the id of its array, ``{3: ("PENDING", "41")}``; empty where there is no SLURM.
+    the id of its array, ``{3: ("PENDING", "41")}``.
+
+    Raises:
+        ConfigError: there is no squeue, or it does not answer: the queue may hold anything.
     """
     command = ["squeue", "--me", "--noheader", "--array", f"--name=tape_exp-{sweep}"]
     try:
         rows = map(str.split, _run(*command, "--format=%K %T %F").splitlines())
     except FileNotFoundError:
-        return {}
+        raise ConfigError("this machine has no squeue.") from None
     return {int(row[0]): (row[1], row[2]) for row in rows if len(row) == 3}
 
 
@@ -88,5 +91,6 @@ def sbatch(arguments: Sequence[str]) -> str:
 def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise ConfigError(f"{command[0]} failed: {' '.join(done.stderr.split()) or 'no reason'}")
+        reason = " ".join(done.stderr.split()).rstrip(".") or "it gives no reason"
+        raise ConfigError(f"{command[0]} failed: {reason}.")
     return done.stdout

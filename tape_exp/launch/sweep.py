@@ -39,11 +39,22 @@ echo "== job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): $line"
 export PYTHONUNBUFFERED=1  # the log can be followed
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SRUN_CPUS_PER_TASK}
+insist() {  # SLURM's controller may not answer at once, least of all when it preempts many jobs
+    for pause in 1 2 4 8 0; do
+        "$@" && return 0
+        sleep $pause
+    done
+    return 1
+}
 status=0
 srun --kill-on-bad-exit=1 "${train[@]}" "${words[@]}" || status=$?
-# 85: the run was told to stop, and has saved. A job that scancel ends is no longer RUNNING.
-if [ $status -eq 85 ] && [ "$(squeue --noheader --format=%T --jobs=$job)" = RUNNING ]; then
-    scontrol requeue $job
+# 85: the run was told to stop, and has saved. A job that scancel ends is no longer RUNNING; one of
+# which SLURM says nothing is requeued.
+if [ $status -eq 85 ]; then
+    state=$(insist squeue --noheader --format=%T --jobs=$job) || state=RUNNING
+    if [ "$state" = RUNNING ]; then
+        insist scontrol requeue $job || echo "error: $job cannot be requeued; submit it again."
+    fi
 fi
 exit $status
 """
@@ -87,7 +98,13 @@ def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int) -> list[str]:
         The ids of the arrays. One begins when those of the lower levels have ended (``afterany``:
         one failed run must not cost the others, and a run whose base failed says so itself).
     """
-    queue = slurm.queued(sweep.name)
+    try:
+        queue = slurm.queued(sweep.name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} Nothing is submitted, since these runs may be in the queue: give the same "
+            "command where and when squeue answers."
+        ) from error
     todo = [i for i, job in enumerate(jobs) if i not in queue and not job.done]
     done = len(jobs) - len(todo) - len(queue)
     print(f"{len(jobs)} runs: {done} done, {len(queue)} in the queue, {len(todo)} to submit.")

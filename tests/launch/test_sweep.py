@@ -22,15 +22,19 @@ from tests.conftest import finish
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """SLURM's commands: each appends its arguments to calls.txt, prints <name>.says and exits with
-    <name>.exits. No settings of a cluster are read.
+    <name>.exits, or with 1 and no word the first <name>.fails times. Nobody sleeps, and no settings
+    of a cluster are read.
     """
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name in ("sbatch", "squeue", "srun", "scontrol"):
+    for name in ("sbatch", "squeue", "srun", "scontrol", "sleep"):
         (commands / name).write_text(
             f'#!/bin/bash\nprintf "%s" {name} >> {tmp_path}/calls.txt\n'
             f'printf " %q" "$@" >> {tmp_path}/calls.txt\n'
-            f"echo >> {tmp_path}/calls.txt\ncat {tmp_path}/{name}.says 2> /dev/null\n"
+            f"echo >> {tmp_path}/calls.txt\n"
+            f"left=$(cat {tmp_path}/{name}.fails 2> /dev/null || echo 0)\n"
+            f"[ $left -gt 0 ] && echo $((left - 1)) > {tmp_path}/{name}.fails && exit 1\n"
+            f"cat {tmp_path}/{name}.says 2> /dev/null\n"
             f"exit $(cat {tmp_path}/{name}.exits 2> /dev/null || echo 0)\n"
         )
         (commands / name).chmod(0o755)
@@ -150,6 +154,57 @@ def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status
     assert ran[1:3] == [sys.executable, str(ROOT / "train.py")]
     assert ran[3:] == runs_of(words)[1].words
     assert calls(slurm, "scontrol") == (["requeue 7_1"] if requeued else [])
+
+
+@pytest.mark.parametrize(
+    ("state", "squeue_fails", "scontrol_fails", "requeued"),
+    [
+        ("RUNNING", 0, 0, True),
+        ("RUNNING", 1, 0, True),
+        ("RUNNING", 4, 4, True),
+        ("RUNNING", 99, 0, True),  # nobody knows
+        ("COMPLETING", 3, 0, False),
+        ("", 0, 0, False),  # it is in no queue
+        ("RUNNING", 0, 99, False),
+    ],
+)
+def test_a_preempted_task_asks_again_where_slurm_does_not_answer(
+    slurm, state, squeue_fails, scontrol_fails, requeued
+):
+    (slurm / "cluster.yaml").write_text("setup: [set -eu]")
+    assert sweep.main(["model=rope", f"runs={slurm}/runs"]) == 0
+    (slurm / "srun.exits").write_text("85")
+    (slurm / "squeue.says").write_text(f"{state}\n" if state else "")
+    (slurm / "scontrol.says").write_text("requeued\n")
+    (slurm / "squeue.fails").write_text(f"{squeue_fails}")
+    (slurm / "scontrol.fails").write_text(f"{scontrol_fails}")
+    done = run_task(only_sweep(slurm / "runs") / "script.sh", 0)
+    assert done.returncode == 85, done.stderr
+    assert ("requeued\n" in done.stdout) is requeued
+    assert ("cannot be requeued" in done.stdout) is (scontrol_fails > 4)
+    assert len(calls(slurm, "squeue")) == 1 + min(squeue_fails + 1, 5), "with that of the sweep"
+    assert len(calls(slurm, "sleep")) <= 10, "it leaves before SLURM kills it"
+
+
+@pytest.mark.parametrize(
+    ("queue", "told"),
+    [
+        (None, "this machine has no squeue. Nothing is submitted"),
+        (1, "squeue failed: it gives no reason. Nothing is submitted"),
+    ],
+)
+def test_a_queue_that_nobody_knows_is_not_an_empty_one(slurm, monkeypatch, capsys, queue, told):
+    words = ["model=rope", "seed=0,1", f"runs={slurm}/runs"]
+    assert sweep.main(words) == 0
+    if queue is None:
+        (slurm / "bin" / "squeue").unlink()
+        monkeypatch.setenv("PATH", str(slurm / "bin"))
+    else:
+        (slurm / "squeue.fails").write_text("1")
+    capsys.readouterr()
+    assert sweep.main(words) == 2
+    assert told in capsys.readouterr().err
+    assert len(calls(slurm, "sbatch")) == 1, "the first time"
 
 
 def test_outside_a_clone_a_task_runs_the_package(slurm, monkeypatch, capsys):
