@@ -105,7 +105,7 @@ def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int) -> list[str]:
             f"{error} Nothing is submitted, since these runs may be in the queue: give the same "
             "command where and when squeue answers."
         ) from error
-    todo = [i for i, job in enumerate(jobs) if i not in queue and not job.done]
+    todo = [i for i, job in enumerate(jobs) if i not in queue and (job.cfg.rerun or not job.done)]
     done = len(jobs) - len(todo) - len(queue)
     print(f"{len(jobs)} runs: {done} done, {len(queue)} in the queue, {len(todo)} to submit.")
     ids: list[str] = []

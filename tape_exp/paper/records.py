@@ -25,7 +25,8 @@ from tape_exp.settings import folders, plugins
 Record = dict[str, Any]
 
 GROUPS = ("model", "task", "peft")
-PLACES = ("trainer", "logger", "runs", "cache")  # keys of where a run is, not what it computes
+# Keys of where a run is and how it is made, not what it computes.
+PLACES = ("hydra", "trainer", "logger", "runs", "rerun", "cache")
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
@@ -65,9 +66,11 @@ def known_records() -> list[Record]:
 
 
 def merged(*sources: Iterable[Record]) -> list[Record]:
-    """The records of several places by time, each run once, as the last of the places has it."""
-    every = {record["run"]: record for records in sources for record in records}
-    return sorted(every.values(), key=lambda record: record["started"])
+    """The records of several places by time, each run once: as it was made last, since it may have
+    been made anew in one of them, and of equal ones as the last of the places has it.
+    """
+    every = sorted((one for records in sources for one in records), key=lambda one: one["started"])
+    return list({record["run"]: record for record in every}.values())
 
 
 @cache

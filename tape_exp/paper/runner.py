@@ -197,7 +197,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
     task = cfg.checkpoint
     if task is None or not starting_weights.is_task(task):
         return []
-    own = r"(\+?task|text@task[.\w]*|model|peft|checkpoint|scale|seed)[.=](?!text)"
+    own = r"(\+?task|text@task[.\w]*|model|peft|checkpoint|scale|seed|rerun)[.=](?!text)"
     shared = [word for word in words if not re.match(own, word)]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
     same = [word for word in words if re.match(r"\+?(model\.(?!scaling)|peft\.)", word)]

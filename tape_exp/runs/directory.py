@@ -7,6 +7,7 @@ run, resumes it from its last checkpoint or says that it is done.
 """
 
 import json
+import logging
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
@@ -26,8 +27,10 @@ from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint
 from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.places import describe
+from tape_exp.settings.plugins import changed_sources
 from tape_exp.settings.redact import redact
 
+log = logging.getLogger("tape_exp")
 LOCK, LOG = ".lock", "log.txt"
 LOCK_SECONDS = 10.0  # data workers of a killed process hold its lock until they notice
 
@@ -94,14 +97,16 @@ class RunDirectory:
         if not first_process():
             self.begun = True
             return
-        if self.cfg.debug.name != "none":  # a debug run is always made anew
+        if self.begins_anew():
             for folder in ("checkpoints", "artifacts", "wandb"):
                 shutil.rmtree(self.path / folder, ignore_errors=True)
-            self.metrics.unlink(missing_ok=True)
+            for file in (self.metrics, self.path / "record.json"):
+                file.unlink(missing_ok=True)
         began = None
         if saved(self.checkpoints):
             began = files.read(self.path / "manifest.json")
             self.refuse_other_weights(began)
+            self.tell_other_sources(began)
             # The task refuses checkpoints of other assets, and those of the run stay.
             assets = {name: assets[name] for name in assets if not (self.path / name).exists()}
         made = manifest(self, began)
@@ -117,6 +122,27 @@ class RunDirectory:
         write_atomically(self.path / "manifest.json", json.dumps(made, indent=1) + "\n")
         for name, content in assets.items():
             write_atomically(self.path / name, content)
+
+    def begins_anew(self) -> bool:
+        """Whether what is in the folder is to be removed: by a ``debug`` run always, with ``rerun``
+        unless it is left of a run that ``rerun`` has begun with today's encoding and task.
+        """
+        if self.cfg.debug.name != "none":
+            return True
+        if not self.cfg.rerun:
+            return False
+        path = self.path / "manifest.json"
+        began = files.read(path) if path.exists() and not self.done else {}
+        return not began.get("rerun") or bool(changed_sources(began.get("sources", {})))
+
+    def tell_other_sources(self, made: Mapping[str, Any]) -> None:
+        """Say so where the files of encoding or task have changed since a manifest or a record."""
+        if changed := changed_sources(made.get("sources", {})):
+            log.warning(
+                "%s began with another version of %s; rerun=true runs it anew.",
+                self.name,
+                " and ".join(changed),
+            )
 
     def refuse_other_weights(self, began: Mapping[str, Any]) -> None:
         """Raise :class:`ConfigError` where the weights that a run began from have changed since."""

@@ -38,15 +38,17 @@ NAMED = ("model", "task", "scale")  # choices that a command names even where th
 
 def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any]:
     """Who makes a run: command, commit, versions, machine, time, the fingerprint of the weights
-    that it begins from, and the packages of other authors whose classes the config constructs. A
-    resumed run keeps the time, commit and packages of ``began``, its manifest so far; ``later`` are
-    the commits with which it was resumed.
+    that it begins from, the files of encoding and task, and the packages of other authors whose
+    classes the config constructs. A resumed run keeps the time, commit, files and packages of
+    ``began``, its manifest so far; ``later`` are the commits with which it was resumed.
     """
     made = {
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "config_hash": run.hash,
         **environment_info(),
         "plugins": plugins.versions_of(run.identity),
+        "sources": plugins.sources_of([run.identity[key] for key in ("model", "task")]),
+        "rerun": run.cfg.rerun,
         "begun_from_weights": run.start and fingerprint(run.start),
     }
     if began:
@@ -55,7 +57,7 @@ def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any
         later.pop(first["commit"], None)
         git = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
         made["git"] = git | ({"later": [*later]} if later else {})
-        made |= {"plugins": began.get("plugins"), "started": began["started"]}
+        made |= {key: began.get(key) for key in ("plugins", "sources", "rerun", "started")}
     return {key: value for key, value in made.items() if value}
 
 
@@ -111,7 +113,7 @@ def make_record(run: "RunDirectory", **facts: Any) -> Record:
         "config_hash": run.hash,
         "config": config,
         "seed": run.cfg.seed,
-        **{key: made[key] for key in made if key not in ("command", "config_hash")},
+        **{key: made[key] for key in made if key not in ("command", "config_hash", "rerun")},
         **facts,
         "artifacts": sorted(p.name for p in run.artifacts.iterdir() if p.name[0] != "."),
     }

@@ -8,6 +8,7 @@ Hydra's own ``hydra.searchpath=[pkg://my_pe.conf]``.
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
@@ -59,6 +60,34 @@ def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
             with suppress(PackageNotFoundError):
                 versions[name]["version"] = version(packages_distributions().get(name, [name])[0])
     return versions
+
+
+def sources_of(config: Any) -> dict[str, str]:
+    """The modules whose classes a config constructs, ``{"my_pe.ripple": "0123456789"}``, with ten
+    digits of a hash of their files.
+    """
+    modules = re.findall(r'"_target_": "([\w.]+)\.\w+"', json.dumps(config))
+    hashes = {module: source_hash(module) for module in sorted({*modules})}
+    return {module: digits for module, digits in hashes.items() if digits}
+
+
+def changed_sources(sources: Mapping[str, str]) -> list[str]:
+    """The files of modules that differ from those of :func:`sources_of`; one that is not here any
+    more tells nothing.
+    """
+    now = {module: source_hash(module) for module in sources}
+    changed = [module for module, digits in now.items() if digits not in (None, sources[module])]
+    return [f"{module.rpartition('.')[2]}.py" for module in changed]
+
+
+def source_hash(module: str) -> str | None:
+    """Ten digits of a hash of a module's file, which is not imported; None where there is none."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    path = Path(spec.origin) if spec and spec.origin else None
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:10] if path and path.is_file() else None
 
 
 def folder_of(package: str) -> Path | None:

@@ -95,6 +95,7 @@ class Config:
     # a run's folder, a .ckpt, or a task: its run of this model, scale and seed
     checkpoint: str | None = None
     runs: str = "runs"
+    rerun: bool = False  # begin a run anew that is there already
     cache: str = "cache"  # tokens and trained tokenizers, shared by all runs
 
 

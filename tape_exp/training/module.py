@@ -125,8 +125,8 @@ class LanguageModule(LightningModule):
         self.send({"train/loss": value, "train/lr": lr, "train/grad_norm": norm} | gauges)
 
     def require_finite(self) -> None:
-        """Raise :class:`NotFiniteError` where a trained weight or a moment of the optimizer is NaN or
-        infinite.
+        """Raise :class:`NotFiniteError` where a trained weight or a moment of the optimizer is NaN
+        or infinite.
         """
         (optimizer,) = self.trainer.optimizers
         moments = [x for state in optimizer.state.values() for x in state.values()]

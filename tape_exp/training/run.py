@@ -79,10 +79,11 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
         from_config.processes(cfg.trainer, directory.name),
         directory.lock(),
     ):
-        if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
+        if directory.done and not directory.begins_anew():
             set_up_logging()
             log.info("%s is DONE: %s", directory.name, directory.path)
             directory.refuse_other_weights(record := directory.record())
+            directory.tell_other_sources(record)
             return record
         set_up_logging(directory.path / LOG)
         watch = ProcessWatch(directory, preemption)

@@ -81,6 +81,13 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     assert "--me " in asked, "the tasks of others were asked for"
 
 
+def test_finished_runs_that_are_to_be_made_anew_are_submitted(slurm, capsys):
+    words = ["model=rope", "seed=0,1", f"runs={slurm}/runs"]
+    finish(RunDirectory(runs_of(words)[0].cfg))
+    assert sweep.main([*words, "rerun=true"]) == 0
+    assert "2 runs: 0 done, 0 in the queue, 2 to submit." in capsys.readouterr().out
+
+
 def test_the_list_of_runs_has_their_words_folders_and_steps(slurm):
     words = ["model=rope,nope", "task.optim.max_steps=70", f"runs={slurm}/runs"]
     assert sweep.main(words) == 0

@@ -5,7 +5,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from tape_exp.paper.records import add_records, fits, keys_of, read_records, where
+from tape_exp.paper.records import add_records, fits, keys_of, merged, read_records, where
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import words_of
 from tape_exp.settings import folders
@@ -81,3 +81,13 @@ def test_the_commit_of_every_record_can_be_checked_out():
     for commit in commits:
         found = subprocess.run(["git", "cat-file", "-e", commit], cwd=folders.ROOT)
         assert found.returncode == 0, commit
+
+
+def test_of_a_run_in_several_places_the_one_that_was_made_last_is_shown():
+    """Made anew in runs/ it is newer there; else the copies are equal, and the last place's."""
+    old, new = (record("rope", 0, {"val/loss": 1.0}, started=f"2026-0{n}") for n in (1, 2))
+    assert merged([new], [old], [old]) == merged([old], [new]) == [new]
+    other = record("rope", 1, {"val/loss": 1.0}, started="2025")
+    assert merged([old], [other]) == [other, old]
+    here, there = old | {"place": "here"}, old | {"place": "there"}
+    assert merged([here], [there]) == [there]

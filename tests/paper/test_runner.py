@@ -14,6 +14,7 @@ from tape_exp.paper import runner
 from tape_exp.paper.__main__ import main
 from tape_exp.paper.artifact import Artifact, load
 from tape_exp.paper.records import read_records
+from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import SMALL
 from tests.paper.fakes import addition, record, train_here

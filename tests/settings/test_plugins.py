@@ -1,14 +1,22 @@
 """Packages of other authors: how their encodings and tasks come in, and what a run says of them."""
 
 import importlib
+import json
 import re
 import sys
+from contextlib import nullcontext
 
 import pytest
+from lightning import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from omegaconf import OmegaConf
 
 from tape_exp import check, library
 from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
+from tape_exp.paper import __main__ as paper
+from tape_exp.paper import runner
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
@@ -17,6 +25,7 @@ from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.settings.schema import Arch
 from tape_exp.training.run import run
+from tests.paper.fakes import train_here
 
 EXAMPLE = ROOT / "examples" / "my_pe"
 SEARCHED = "hydra.searchpath=[pkg://my_pe.conf]"
@@ -68,13 +77,19 @@ def test_a_package_comes_in_by_its_entry_point_or_by_hydras_search_path(site, en
     begun = random_decoder(section, std=0).blocks()[1].position
     assert begun.slope.flatten().tolist() == pytest.approx([0.2] * 4)
     assert begun.width.flatten().tolist() == [4.0] * 4
-    for situation in SITUATIONS:
-        outcome = outcome_of(situation, section)
-        assert outcome.allowed is None or outcome.difference < outcome.allowed, situation
     assert "soft_window" in plugins.names_in("model")
     assert len(compose_config(["model=[soft_window,nope]", *words]).model.layers) == 2
     with pytest.raises(ConfigError, match=r"model\.slop is not known\. Did you mean 'model.slope'"):
         compose_config(["model=soft_window", "model.slop=1", *words])
+
+
+@pytest.mark.slow
+def test_the_example_does_what_every_encoding_must(site):
+    example(site)
+    section = OmegaConf.to_container(compose_config(["model=soft_window"]).model)
+    for situation in SITUATIONS:
+        outcome = outcome_of(situation, section)
+        assert outcome.allowed is None or outcome.difference < outcome.allowed, situation
 
 
 @pytest.mark.slow
@@ -136,3 +151,133 @@ def test_a_package_may_bring_a_task(site):
     cfg = compose_config(["task=reverse", "hydra.searchpath=[pkg://theirs.conf]"])
     task = build(OmegaConf.to_container(cfg.task, resolve=True), "task", seed=0)
     assert task.train_batch(0, 4)["inputs"].shape == (4, 9)
+
+
+def test_sources_are_the_files_of_the_classes_that_a_config_names(site):
+    put(site, {"one.py": "class A: pass", "two.py": "class B: pass"})
+    layers = [{"_target_": "theirs.one.A"}, {"_target_": "theirs.two.B", "name": "b"}]
+    found = plugins.sources_of([{"layers": layers}, {"_target_": "nowhere.at.all.C"}])
+    assert list(found) == ["theirs.one", "theirs.two"]
+    assert plugins.changed_sources(found) == []
+    (site / "theirs" / "one.py").write_text("class A: 'edited'")
+    assert plugins.changed_sources(found) == ["one.py"]
+    (site / "theirs" / "two.py").unlink()
+    assert plugins.changed_sources(found) == ["one.py"], "what is gone tells nothing"
+    assert plugins.changed_sources({}) == []
+
+
+class StopAt(Callback):
+    """A run that fails at a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            raise RuntimeError("stopped")
+
+
+RIPPLE = """
+from tape_exp.models.positions.rope import RoPE
+class Ripple(RoPE): pass
+"""
+TOLD = "began with another version of ripple.py; rerun=true runs it anew."
+
+
+@pytest.fixture
+def ripple(site):
+    """Runs of an encoding of one's own: a function that trains it and returns its record and the
+    first and last step that were trained, and one that edits its file.
+    """
+    yaml = "name: ripple\n_target_: theirs.ripple.Ripple\n"
+    put(site, {"conf/model/ripple.yaml": yaml, "ripple.py": RIPPLE})
+    words = ["hydra.searchpath=[pkg://theirs.conf]", "model=ripple", *SMALL[1:], f"runs={site}/r"]
+    words += ["task.optim.max_steps=4", "trainer.checkpoint_every=1", "trainer.log_every=1"]
+
+    def train(*further, stop=None):
+        cfg = compose_config([*words, *further])
+        directory, seen = RunDirectory(cfg), []
+        watch = LambdaCallback(on_train_batch_end=lambda trainer, *_: seen.append(0))
+        stops = [] if stop is None else [StopAt(stop)]
+        with nullcontext() if stop is None else pytest.raises(RuntimeError, match="stopped"):
+            record = run(cfg, [watch, *stops])
+        return directory, record if stop is None else None, len(seen)
+
+    def edit():
+        with (site / "theirs" / "ripple.py").open("a") as file:
+            file.write("# another version\n")
+
+    return train, edit
+
+
+@pytest.mark.slow
+def test_a_finished_run_of_an_edited_encoding_says_so_and_is_made_anew_by_a_word(ripple, capsys):
+    train, edit = ripple
+    directory, record, steps = train()
+    assert (steps, list(record["sources"])) == (
+        4,
+        ["tape_exp.tasks.arithmetic", "theirs.ripple"],
+    )
+    assert "rerun" not in record
+    left = directory.artifacts / "left.txt"
+    left.touch()
+    assert train()[1:] == (record, 0)
+    assert TOLD not in capsys.readouterr().out
+    edit()
+    assert train()[1:] == (record, 0)
+    assert TOLD in capsys.readouterr().out
+    again, new, steps = train("rerun=true")
+    assert (again.path, steps) == (directory.path, 4)
+    assert new["sources"] != record["sources"]
+    assert new["config_hash"] == record["config_hash"]
+    assert not left.exists()
+    assert len(read_metrics(directory.metrics)) == len({*map(str, read_metrics(directory.metrics))})
+    assert train()[1:] == (new, 0)
+    assert TOLD not in capsys.readouterr().out
+    assert train("rerun=true")[2] == 4, "whenever one asks for it"
+
+
+@pytest.mark.slow
+def test_an_unfinished_run_of_an_edited_encoding_goes_on_or_begins_anew(ripple, capsys):
+    train, edit = ripple
+    train(stop=2)
+    edit()
+    train(stop=3)
+    assert TOLD in capsys.readouterr().out
+    assert train("rerun=true", stop=2)[2] == 2, "from the first step"
+    assert train("rerun=true", stop=3)[2] == 2, "after its checkpoint, as a job that is requeued"
+    edit()
+    assert train("rerun=true")[2] == 4
+    assert TOLD not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_records_that_say_nothing_of_their_files_are_told_of_nothing(ripple, capsys):
+    train, edit = ripple
+    directory, record, _ = train()
+    older = {key: record[key] for key in record if key != "sources"}
+    (directory.path / "record.json").write_text(json.dumps(older))
+    edit()
+    assert train()[1:] == (older, 0)
+    assert "another version" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_comparison_tells_of_edited_encodings_and_makes_their_runs_anew(
+    site, ripple, capsys, monkeypatch
+):
+    monkeypatch.setattr(runner, "start", train_here)
+    _, edit = ripple
+    words = ["hydra.searchpath=[pkg://theirs.conf]", "task=arithmetic", "model=ripple,rope"]
+    command = ["compare", *words, *SMALL[1:], f"runs={site}/c", "metrics=val/loss"]
+    assert paper.main(command) == 0
+    edit()
+    monkeypatch.setattr(runner, "start", None)  # nothing runs again
+    assert paper.main(command) == 0
+    told = "runs are recorded with another version of ripple.py; rerun=true runs them anew."
+    assert told in capsys.readouterr().err
+    monkeypatch.setattr(runner, "start", train_here)
+    assert paper.main([*command, "rerun=true"]) == 0
+    monkeypatch.setattr(runner, "start", None)
+    assert paper.main(command) == 0
+    assert capsys.readouterr().err == ""
