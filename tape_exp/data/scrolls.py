@@ -1,18 +1,18 @@
 """The seven SCROLLS sets: read in one schema, and cut to prompts and answers of a given length."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tape_exp.data import builtin
 from tape_exp.data.batch import IGNORE
+from tape_exp.data.files import NotTextError, rows, text_in, why
 from tape_exp.data.hub import reason
-from tape_exp.data.text import lines
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.settings.errors import ConfigError
 
@@ -66,10 +66,11 @@ def read(
     if url.endswith(".zip"):
         url = f"zip://{dataset}/{split}.jsonl::{url}"
     try:
-        return _examples(dataset, map(json.loads, filter(str.strip, lines(url))))
+        return _examples(dataset, rows(url))
     except Exception as error:  # whatever a codec raises on broken content
-        why = f"{reason(error)} {ELSEWHERE}" if source == "hub" else f"{error!r}. Fetch it again."
-        raise ConfigError(f"SCROLLS {dataset}: {url} cannot be read: {why}") from error
+        of_hub = source == "hub" and not isinstance(error, NotTextError)
+        told = f"{reason(error)} {ELSEWHERE}" if of_hub else why(error)
+        raise ConfigError(f"SCROLLS {dataset}: {url} cannot be read: {told}") from error
 
 
 def _examples(dataset: str, rows: Iterable[dict[str, str]]) -> list[Example]:
@@ -78,20 +79,23 @@ def _examples(dataset: str, rows: Iterable[dict[str, str]]) -> list[Example]:
     documents: dict[str, str] = {}
     asks = "{question}" in DATASETS[dataset][0]
     for row in rows:
-        # A lone surrogate is not text; what cannot be written as UTF-8 is replaced.
-        id_, text, reference = (
-            row[key].encode("utf-8", "replace").decode().strip()
-            for key in ("id", "input", "output")
-        )
+        id_, text, reference = (_said(row, key) for key in ("id", "input", "output"))
         if id_ not in examples:
             end = (WITH_OPTIONS if dataset == "quality" else ASKED).match(text) if asks else None
             if asks and end is None:
-                raise ValueError(f"{id_} has no blank line after its question")
+                raise NotTextError(f"the input of {id_} has no blank line after its question.")
             question, document = (end[0].strip(), text[end.end() :]) if end else (None, text)
             document = documents.setdefault(document, document)
             examples[id_] = Example(dataset, id_, question, document, [])
         examples[id_].references.append(reference)
     return list(examples.values())
+
+
+def _said(row: dict[str, Any], key: str) -> str:
+    told = "a row of SCROLLS has an id, an input and an output, all texts."
+    if (text := text_in(row, key, told)) is None:
+        raise NotTextError(f"a row's {key!r} is empty; {told}")
+    return text.strip()
 
 
 def _local(dataset: str, split: str, path: str | None) -> str:

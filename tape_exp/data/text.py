@@ -1,25 +1,22 @@
 """Text as a stream of documents: from the Hugging Face hub, local files, or Python itself."""
 
 import hashlib
-import json
 import os
 import re
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache, reduce
-from operator import getitem
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from tape_exp.data.files import FORMATS, NotTextError, format_of, lines, rows, text_in, why
 from tape_exp.data.hub import hub, reach, reason
 from tape_exp.machine.files import short_hash
 from tape_exp.settings.errors import ConfigError
 
-FORMATS = (".jsonl", ".json", ".parquet", ".txt", ".py")
-COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 LONGEST = 4 << 20  # characters of a document of a .txt, which is cut at a line end
 BUILTIN = "builtin_"  # what metrics on built-in text begin with
 LEFT_OUT = {  # of the standard library
@@ -37,8 +34,8 @@ class Text:
     name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # becomes a folder
     source: Source = "builtin"
     # local: a folder with files named after the split (train*.jsonl.gz, validation/*.parquet, …) or
-    # laid out as in the repository, or one file, which has no splits. .jsonl, .json (one object a
-    # line), .parquet, .txt; also compressed.
+    # laid out as in the repository, or one file, which has no splits. .jsonl, .json, .parquet,
+    # .txt; also compressed.
     path: str | None = None
     repository: str | None = None  # of the hub
     revision: str = "main"  # 40 hexadecimal digits need no network once the tokens are cached
@@ -58,7 +55,8 @@ class Text:
 
     def documents(self, split: Any) -> Iterator[str]:
         """Every document of a split that is not empty. Memory holds one, or a batch of rows of a
-        .parquet. Bytes that are not UTF-8 are read as U+FFFD.
+        .parquet. Raises :class:`ConfigError` where a file is not text
+        (:mod:`tape_exp.data.files`).
         """
         if self.source == "builtin" and self.builtin != "code":
             from pydoc_data.topics import topics  # the language reference that ``help()`` shows
@@ -71,11 +69,9 @@ class Text:
                     yield document
                     done += 1
             except Exception as error:  # whatever a codec or parser raises on broken content
-                why = f"{error!r}. Fetch the file again, or remove it."
-                if isinstance(error, KeyError):
-                    why = f"a row has no field {error}; column= of this text names the right one."
-                why = reason(error) if url.startswith("hf://") else why
-                raise ConfigError(f"{url} cannot be read after {done} documents: {why}") from error
+                of_hub = url.startswith("hf://") and not isinstance(error, NotTextError)
+                told = reason(error) if of_hub else why(error)
+                raise ConfigError(f"{url} cannot be read after {done} documents: {told}") from error
 
     def urls(self, split: Any) -> list[str]:
         """The files of a split, in order."""
@@ -83,7 +79,7 @@ class Text:
             return [] if self.builtin == "english" else _library(split)
         urls = self._on_hub(split) if self.source == "hub" else self._in_folder(split)
         for url in urls:
-            if _format(url) not in FORMATS:
+            if format_of(url) not in FORMATS:
                 raise ConfigError(
                     f"{url}: text is read from {', '.join(FORMATS)} files, also compressed."
                 )
@@ -101,13 +97,14 @@ class Text:
         return short_hash([repr(told)])
 
     def _documents(self, url: str) -> Iterator[str]:
-        if _format(url) in (".txt", ".py"):
+        if format_of(url) in (".txt", ".py"):
             yield from _pieces(url)
             return
-        for row in _rows(url):
-            told = {key: reduce(getitem, key.split("."), row) for key in self.where}
-            if row[self.column] and told == self.where:
-                yield row[self.column].encode("utf-8", "replace").decode()  # no halves of letters
+        for row in rows(url):
+            if all(_at(row, key) == value for key, value in self.where.items()):
+                text = text_in(row, self.column, "column= of this text names the field of texts.")
+                if text:
+                    yield text
 
     def _in_folder(self, split: Any) -> list[str]:
         path = Path(self.path or "").expanduser()
@@ -152,25 +149,13 @@ class Text:
             return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
 
 
-def lines(url: str) -> Iterator[str]:
-    """The lines of a file anywhere that fsspec reads, also of a compressed one."""
-    import fsspec
-
-    with fsspec.open(url, "rt", encoding="utf-8", errors="replace", compression="infer") as file:
-        yield from file
-
-
-def _rows(url: str) -> Iterator[dict[str, Any]]:
-    """The rows of a .parquet, or the objects of the lines of a .jsonl."""
-    if _format(url) != ".parquet":
-        yield from map(json.loads, filter(str.strip, lines(url)))
-        return
-    import fsspec
-    from pyarrow import parquet
-
-    with fsspec.open(url, "rb") as file:
-        for batch in parquet.ParquetFile(file).iter_batches(1024):
-            yield from batch.to_pylist()
+def _at(row: Any, key: str) -> Any:
+    """The value of a dotted field."""
+    for part in key.split("."):
+        if not isinstance(row, dict) or part not in row:
+            raise NotTextError(f"a row has no field {key!r}, by which where= of this text chooses.")
+        row = row[part]
+    return row
 
 
 def _pieces(url: str) -> Iterator[str]:
@@ -184,12 +169,6 @@ def _pieces(url: str) -> Iterator[str]:
             piece, length = [], 0
     if length:
         yield "".join(piece)
-
-
-def _format(url: str) -> str:
-    """The suffix, but for that of a compression."""
-    suffixes = [s for s in Path(url).suffixes if s not in COMPRESSED]
-    return suffixes[-1] if suffixes else ""
 
 
 @cache

@@ -130,7 +130,13 @@ def test_a_wrong_row_names_its_file(tmp_path):
     write(tmp_path / "train.jsonl", [row(3, "Why?\n\nOne \ud800", "so")])
     (example,) = read("qasper", "train", "local", str(tmp_path))
     assert example.document == "One ?"  # a lone surrogate cannot be tokenised
-    for wrong, told in ((row(2, "none", "so"), "e2 has no blank line"), ({"id": "e1"}, "input")):
+    for wrong, told in (
+        (row(2, "none", "so"), "e2 has no blank line"),
+        ({"id": "e1"}, "no field 'input'; a row of SCROLLS has"),
+        (row(2, "Why?\n\nOne", None), "'output' is empty"),
+        (row(2, "Why?\n\nOne", 5), "'output' is 5, of type int, no text"),
+        ("{", "line 1 is not JSON"),
+    ):
         write(tmp_path / "train.jsonl", [wrong])
         with pytest.raises(ConfigError, match=rf"train\.jsonl cannot be read: .*{told}"):
             read("qasper", "train", "local", str(tmp_path))

@@ -98,16 +98,67 @@ def test_rows_are_chosen_by_a_field(tmp_path):
     assert read(local(tmp_path, where={"meta.set": "odd"})) == DOCUMENTS[1::2]
 
 
-@pytest.mark.parametrize(
-    ("row", "told"), [('{"text": "cut', "JSONDecodeError"), ('{"body": "x"}', "text")]
-)
-def test_a_broken_row_is_told(row, told, tmp_path):
-    rows = [json.dumps({"text": text}) for text in ("good", "", None)]
-    (tmp_path / "train.jsonl").write_text("\n".join([*rows, "", row, rows[0]]) + "\n")
-    with pytest.raises(
-        ConfigError, match=rf"train.jsonl cannot be read after 1 documents: .*{told}"
-    ):
-        read(local(tmp_path))
+GOOD = [{"text": "one"}, {"text": ""}, {"text": None}, {"text": "zwei ü"}]
+ROWS = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in GOOD)
+FILES = {  # what a file may be, as people's tools write it
+    "marked.jsonl": ROWS.encode("utf-8-sig"),
+    "windows.jsonl": ROWS.replace("\n", "\r\n").encode(),
+    "blank.jsonl": b"\n" + ROWS.replace("\n", "\n\n").encode(),
+    "array.json": json.dumps(GOOD).encode(),
+    "printed.json": json.dumps(GOOD, indent=2).encode(),
+    "object.json": json.dumps(GOOD[0], indent=2).encode(),
+    "nan.jsonl": (ROWS + '{"text": NaN}\n').encode(),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rows_are_those_that_datasets_reads(name, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    path = tmp_path / name
+    path.write_bytes(FILES[name])
+    theirs = datasets.load_dataset("json", data_files=str(path), split="train", streaming=True)
+    assert read(local(path)) == [row["text"] for row in theirs if row["text"]]
+
+
+NUMBER, BYTES = '{"text": 5}', pa.table({"text": [b"a"]})
+BROKEN = {  # and what it may not be: the content, and what is told of it
+    "utf16.txt": ("text".encode("utf-16"), r"byte 0 is not UTF-8\. .*iconv -f UTF-16 -t UTF-8"),
+    "bare16.txt": ("text".encode("utf-16-le"), r"byte 0 is not UTF-8\. .*iconv -f UTF-16"),
+    "utf16.jsonl": (ROWS.encode("utf-16"), "byte 0 is not UTF-8.*iconv -f UTF-16"),
+    "latin.txt": ("a\ncafé!".encode("latin-1"), "byte 5 is not UTF-8.*iconv -f LATIN1"),
+    "latin.jsonl": (ROWS.encode("latin-1"), f"byte {ROWS.index('ü')} is not UTF-8.*iconv -f LATIN1"),
+    "latin.txt.gz": (gzip.compress("café!".encode("latin-1")), "byte 3 is not UTF-8"),
+    "cut.txt": ("aé".encode()[:-1], "byte 1 is not UTF-8. It ends there: fetch the file again"),
+    "cut.jsonl": (ROWS.encode()[:-9], "documents: line 4 is not JSON .*; correct it"),
+    "cut.jsonl.gz": (gzip.compress(ROWS.encode())[:-9], "EOFError.*Fetch the file again"),
+    "cut.parquet": (b"PAR1", "Fetch the file again, or remove it"),
+    "number.jsonl": ((ROWS + NUMBER).encode(), "'text' is 5, of type int, no text; column="),
+    "list.jsonl": (b'{"text": ["a"]}', r"'text' is \['a'\], of type list, no text; column="),
+    "bytes.parquet": (BYTES, "'text' is b'a', of type bytes, no text; column="),
+    "field.jsonl": (b'{"body": "x"}', "no field 'text'; column= of this text"),
+    "texts.json": (b'["one", "two"]', 'line 1 holds "one", no object as .*write an object a line'),
+    "value.jsonl": (b"5", "line 1 holds 5, no object"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_not_text_is_refused_with_its_place_and_a_way_out(name, tmp_path):
+    (content, told), path = BROKEN[name], tmp_path / name
+    if isinstance(content, pa.Table):
+        pq.write_table(content, path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{name} cannot be read after \d .*{told}") as error:
+        read(local(path))
+    assert "\n" not in str(error.value)
+    fetched = "etch the file" in str(error.value)
+    assert fetched == name.startswith("cut"), "it helps nowhere else"
+
+
+def test_a_row_is_chosen_by_a_field_that_it_has(tmp_path):
+    write(tmp_path, "train.jsonl", DOCUMENTS)
+    with pytest.raises(ConfigError, match=r"no field 'meta\.kind', by which where= of this text"):
+        read(local(tmp_path, where={"meta.kind": "odd"}))
 
 
 @pytest.mark.slow
@@ -133,10 +184,10 @@ def test_fingerprint_follows_the_files(tmp_path):
     assert before != local(tmp_path).fingerprint("train")
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "txt", "txt.gz"])
-def test_bytes_that_are_not_utf8_and_halves_of_characters_are_replaced(suffix, tmp_path):
-    line = b'{"text": "caf\xe9 \\ud800"}\n'
+@pytest.mark.parametrize("suffix", ["txt", "txt.gz", "jsonl", "jsonl.gz"])
+def test_a_byte_order_mark_is_no_text_and_halves_of_letters_are_replaced(suffix, tmp_path):
+    line = b'\xef\xbb\xbf{"text": "\xc3\xa9 \\ud800"}\n'
     content = gzip.compress(line) if suffix.endswith("gz") else line
     (tmp_path / f"train.{suffix}").write_bytes(content)
-    expected = "caf\ufffd ?" if "jsonl" in suffix else line.decode(errors="replace")
+    expected = "é ?" if "jsonl" in suffix else line.decode("utf-8-sig")
     assert read(local(tmp_path)) == [expected]

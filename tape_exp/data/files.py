@@ -1,0 +1,148 @@
+"""What a file of text is: UTF-8, with a byte order mark or without, as plain text or as rows.
+
+Files are read as the library ``datasets`` reads them. What is not text is refused, in words that
+name the place and what to do, and never read as something else.
+"""
+
+import codecs
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FORMATS = (".jsonl", ".json", ".parquet", ".txt", ".py")
+COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
+MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+AT_ONCE = 1 << 20  # bytes that are looked through at once
+
+
+class NotTextError(ValueError):
+    """What a file holds is not what is read from it: what is wrong where, and what to do."""
+
+
+def format_of(url: str) -> str:
+    """The suffix, but for that of a compression."""
+    suffixes = [s for s in Path(url).suffixes if s not in COMPRESSED]
+    return suffixes[-1] if suffixes else ""
+
+
+def lines(url: str) -> Iterator[str]:
+    """The lines of a file anywhere that fsspec reads, also of a compressed one.
+
+    Raises:
+        NotTextError: it is not UTF-8.
+    """
+    import fsspec
+
+    try:
+        with fsspec.open(url, "rt", encoding="utf-8-sig", compression="infer") as file:
+            for number, line in enumerate(file):
+                if number == 0 and "\0" in line[:2]:
+                    raise NotTextError(_other_encoding(0, "UTF-16"))
+                yield line
+    except UnicodeDecodeError as error:
+        raise NotTextError(_told(url)) from error
+
+
+def rows(url: str) -> Iterator[dict[str, Any]]:
+    """The rows of a .parquet, or the objects of a .jsonl or .json: one a line, or all in an array.
+
+    Raises:
+        NotTextError: a line is not JSON, or what it holds is no object.
+    """
+    if format_of(url) == ".parquet":
+        yield from _parquet_rows(url)
+        return
+    first = True
+    for number, line in enumerate(lines(url), 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError as error:
+            if first and format_of(url) == ".json":  # an array or an object over many lines
+                yield from _objects(json.loads("".join(lines(url))), "the file")
+                return
+            raise NotTextError(
+                f"line {number} is not JSON ({error.msg}, column {error.colno}); correct it, or "
+                "fetch the file again if it was cut short."
+            ) from error
+        first = False
+        yield from _objects(found, f"line {number}")
+
+
+def text_in(row: dict[str, Any], field: str, advice: str) -> str | None:
+    """The text that a row has in a field; None where it is null or NaN. Halves of letters, which
+    cannot be written as UTF-8, are replaced.
+
+    Raises:
+        NotTextError: there is no such field, or no text in it; ``advice`` says what to do.
+    """
+    if field not in row:
+        raise NotTextError(f"a row has no field {field!r}; {advice}")
+    found = row[field]
+    if found is None or (isinstance(found, float) and math.isnan(found)):
+        return None
+    if not isinstance(found, str):
+        kind = type(found).__name__
+        raise NotTextError(f"a row's {field!r} is {found!r:.60}, of type {kind}, no text; {advice}")
+    return found.encode("utf-8", "replace").decode()
+
+
+def why(error: Exception) -> str:
+    """Why a file could not be read to its end, and what to do."""
+    if isinstance(error, NotTextError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno:  # as permission denied
+        return f"{error}."
+    return f"{error!r}. Fetch the file again, or remove it."
+
+
+def _parquet_rows(url: str) -> Iterator[dict[str, Any]]:
+    import fsspec
+    from pyarrow import parquet
+
+    with fsspec.open(url, "rb") as file:
+        for batch in parquet.ParquetFile(file).iter_batches(1024):
+            yield from batch.to_pylist()
+
+
+def _objects(found: Any, place: str) -> Iterator[dict[str, Any]]:
+    """The objects that a piece of JSON is: itself, or those of an array."""
+    for one in found if isinstance(found, list) else [found]:
+        if not isinstance(one, dict):
+            raise NotTextError(
+                f'{place} holds {json.dumps(one)[:60]}, no object as {{"text": "…"}}; write an '
+                "object a line."
+            )
+        yield one
+
+
+def _told(url: str) -> str:
+    """Where a file stops being UTF-8, and what it may be instead."""
+    import fsspec
+
+    decoder, end = codecs.getincrementaldecoder("utf-8-sig")(), 0
+    with fsspec.open(url, "rb", compression="infer") as file:
+        begins = file.read(2)
+        file.seek(0)
+        while True:
+            piece = file.read(AT_ONCE)
+            end += len(piece)
+            try:
+                decoder.decode(piece, final=not piece)
+            except UnicodeDecodeError as error:
+                place = end - len(error.object) + error.start
+                break
+    if begins in MARKS:
+        return _other_encoding(0, "UTF-16")
+    return _other_encoding(place, "LATIN1", ends=not piece)
+
+
+def _other_encoding(place: int, encoding: str, ends: bool = False) -> str:
+    cut = " It ends there: fetch the file again if it was cut short." if ends else ""
+    return (
+        f"its byte {place} is not UTF-8.{cut} If it is {encoding}, as it may be, "
+        f"`iconv -f {encoding} -t UTF-8 <file> > <new file>` writes it as UTF-8."
+    )
