@@ -120,12 +120,13 @@ def encode(
 ) -> tuple[list[int], list[int]]:
     """Prompt and answer for training, of one of the references: at most ``max_length`` tokens, BOS
     and EOS counted. The answer is cut to ``answer_limit`` tokens (None: the set's), and to half of
-    what BOS, closing and EOS leave, so that a long summary leaves room for its document.
+    what BOS, closing and EOS leave, so that a long summary leaves room for its document. Special
+    tokens that the prompt says are tokens; those of the answer are letters, which do not end it.
     """
     limit = DATASETS[example.dataset][1] if answer_limit is None else answer_limit
     spare = max(max_length - len(_closing(example, tokenizer)) - 2, 2)
     said = f" {example.references[reference]}"
-    answer = _beginning(tokenizer, said, min(limit, spare // 2), after=":")
+    answer = _beginning(tokenizer, said, min(limit, spare // 2), after=":", prompt=False)
     answer.append(tokenizer.eos)
     return prompt(example, tokenizer, max_length, len(answer)), answer
 
@@ -136,7 +137,7 @@ def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: in
     """
     limit = room(example, tokenizer, max_length, reserved)
     document = _beginning(tokenizer, example.document, limit)
-    return [*tokenizer.begin, *document, *_closing(example, tokenizer)]
+    return tokenizer.begun([*document, *_closing(example, tokenizer)])
 
 
 def room(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> int:
@@ -169,10 +170,14 @@ def _closing(example: Example, tokenizer: Tokenizer) -> list[int]:
 
 
 def _beginning(
-    tokenizer: Tokenizer, text: str, limit: int | None = None, after: str = ""
+    tokenizer: Tokenizer,
+    text: str,
+    limit: int | None = None,
+    after: str = "",
+    prompt: bool = True,
 ) -> list[int]:
     """Ids of the longest beginning of ``text`` that ``limit`` tokens hold, as they are where
-    ``after`` goes before.
+    ``after`` goes before, by the rule of a prompt or of a document.
 
     Of a long text sixteen characters for every token are tokenised, and twice as many while they do
     not suffice. A character of which only some bytes would be kept is dropped, so that the ids
@@ -182,11 +187,11 @@ def _beginning(
     size = len(text) if limit is None else 16 * (limit + 1)
     ids: list[int] = []
     while limit is None or len(ids) <= limit:
-        encoding = tokenizer.backend.encode(after + text[:size], add_special_tokens=False)
+        encoding = tokenizer.pieces(after + text[:size], prompt)
         first = sum(end <= len(after) for _, end in encoding.offsets) if after else 0
         ids, spans = encoding.ids[first:], encoding.offsets[first:]
         if ids and spans[0][0] < len(after):  # one token holds its end and the text's beginning
-            return _beginning(tokenizer, text, limit)
+            return _beginning(tokenizer, text, limit, prompt=prompt)
         if size >= len(text):
             break
         size *= 2

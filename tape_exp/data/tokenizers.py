@@ -3,10 +3,10 @@
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tokenizers
@@ -19,9 +19,11 @@ from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.text import Text
 from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.naming import literal
 from tape_exp.settings.schema import Count
 
 log = logging.getLogger("tape_exp")
+NAMES = "tokenizer_config.json"  # the file that names a tokenizer's special tokens
 NotEmpty = Annotated[str, MinLen(1)]
 
 
@@ -60,7 +62,8 @@ class Tokenization:
         if self.kind == "hub":
             file, asked = "tokenizer.json", f"task.tokenizer.path={self.path}"
             told = asked, f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}"
-            return self.load(download(str(self.path), [file], lambda here: [here / file], *told))
+            wanted = [file, NAMES]
+            return self.load(download(str(self.path), wanted, lambda here: [here / file], *told))
         key = short_hash([f"{text.fingerprint('train')} {self} 1"])[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
         if not path.exists():
@@ -70,8 +73,9 @@ class Tokenization:
         return self.load(path)
 
     def load(self, path: Path) -> "Tokenizer":
-        """A ``tokenizer.json``, or a folder with one. Raises :class:`ConfigError` where it is none,
-        or lacks one of the two special tokens.
+        """A ``tokenizer.json``, or a folder with one, and what the files beside it say
+        (:func:`named_in`). Raises :class:`ConfigError` where it is none, or lacks one of the two
+        special tokens.
         """
         path = path / "tokenizer.json" if path.is_dir() else path
         if not path.is_file():
@@ -84,7 +88,7 @@ class Tokenization:
             raise ConfigError(
                 f"{path} is not a tokenizer.json of the tokenizers library ({error}); remove it."
             ) from error
-        return Tokenizer(backend, self)
+        return Tokenizer(backend, self, named_in(path.parent))
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
         log.info("Training a BPE of %d tokens on %s.", self.vocab, text.label)
@@ -104,23 +108,82 @@ class Tokenization:
         return tokenizer
 
 
-class Tokenizer:
-    """A tokenizer with the ids of its two special tokens, of those before a prompt (``begin``), and
-    of those that end an answer (``ends``). ``encode`` adds none.
+@dataclass(frozen=True)
+class Named:
+    """The special tokens that the files beside a ``tokenizer.json`` name, as transformers reads
+    them; null: none. ``added``: tokens that they have besides those of ``tokenizer.json``, by id.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, settings: Tokenization) -> None:
+    bos: str | None
+    eos: str | None
+    pad: str | None
+    added: tuple[tuple[int, tokenizers.AddedToken], ...] = ()
+
+    def config(self) -> str:
+        """The ``tokenizer_config.json`` of a tokenizer that has the added ones itself."""
+        tokens = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad}
+        return json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **tokens}, indent=2) + "\n"
+
+
+def named_in(folder: Path) -> Named | None:
+    """What the files of a tokenizer name; None where there is only its ``tokenizer.json``."""
+    if not (folder / NAMES).is_file():
+        return None
+    theirs = of_transformers(folder)
+    told = json.loads((folder / NAMES).read_text(encoding="utf-8"))
+    said = {token["content"] for token in told.get("added_tokens_decoder", {}).values()}
+    said |= {theirs.bos_token, theirs.eos_token}
+    added = [(n, t) for n, t in theirs.added_tokens_decoder.items() if t.content in said]
+    return Named(
+        theirs.bos_token, theirs.eos_token, theirs.pad_token, tuple(sorted(added, key=_id))
+    )
+
+
+def of_transformers(folder: Path) -> Any:
+    """The tokenizer that transformers reads in a folder; nothing of it is run."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # the library raises bare exceptions
+        told = f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
+        raise ConfigError(told) from error
+
+
+class Tokenizer:
+    """A tokenizer with the ids of its two special tokens, of those before a prompt (``begin``), and
+    of those that end an answer (``ends``).
+
+    A text of a corpus and the text of a prompt follow different rules. In a document, and in an
+    answer that is trained, ``<s>`` is three letters: what it says neither begins a document nor
+    ends an answer (:meth:`encode_documents`). In a prompt it is the token, as in the libraries that
+    models are used with, so that the form of a chat can be written out (:meth:`encode_prompt`).
+
+    ``embedded`` is the number of tokens that the model has; a prompt may hold no further ones.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        settings: Tokenization,
+        named: Named | None = None,
+    ) -> None:
+        for place, token in named.added if named else ():
+            _add(backend, place, token)
         ids: list[int] = []
-        named = [("bos", settings.bos), ("eos", settings.eos)]
-        for key, token in (*named, *(("stops", stop) for stop in settings.stops)):
-            if (number := backend.token_to_id(token)) is None:
-                raise ConfigError(f"task.tokenizer.{key}={token}: the tokenizer has no such token.")
+        chosen = [("bos", settings.bos), ("eos", settings.eos)]
+        for key, name in (*chosen, *(("stops", stop) for stop in settings.stops)):
+            if (number := backend.token_to_id(name)) is None:
+                word = f"task.tokenizer.{key}={literal(name)}"
+                raise ConfigError(
+                    f"{word}: the tokenizer has no such token; name one that it has, with the "
+                    f'quotes: "{word}".'
+                )
             ids.append(number)
         # Both would change what a document becomes: cut short, or filled up with padding.
         backend.no_truncation()
         backend.no_padding()
-        backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
-        self.backend = backend
+        self.backend, self.named = backend, named
         self.bos, self.eos, *_ = ids
         self.ends = ids[1:]
         self.begin = [self.bos] if settings.add_bos else []
@@ -130,8 +193,8 @@ class Tokenizer:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{begun}$A", pair=f"{begun}$A $B", special_tokens=begins
         )
-        self.vocab = backend.get_vocab_size()
-        # A text never becomes a special token: one that was added, as `<pad>`, needs no embedding.
+        self.vocab = self.embedded = backend.get_vocab_size()
+        # No document has a special token: one that was added, as `<pad>`, needs no embedding.
         added = backend.get_added_tokens_decoder().items()
         special = {number for number, token in added if token.special}
         self.needed = 1 + max({*backend.get_vocab().values()} - special | {*ids})
@@ -141,10 +204,43 @@ class Tokenizer:
         told = [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
         self.fingerprint = short_hash([json.dumps(told)])
 
-    def encode(self, texts: list[str]) -> list[np.ndarray]:
-        """Ids of each text, without special tokens; in parallel over the cores."""
-        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+    @property
+    def prefix(self) -> int:
+        """What precedes a text without a context in lm-eval, as in its ``HFLM``: BOS, or EOS where
+        the tokenizer's files name no BOS, as Qwen's do not.
+        """
+        name = self.named and (self.named.bos or self.named.eos)
+        found = self.backend.token_to_id(name) if name else None
+        return self.bos if self.begin or found is None else found
+
+    def encode_documents(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of texts of a corpus, without BOS; in parallel over the cores."""
+        self.backend.encode_special_tokens = True
+        encodings = self.backend.encode_batch_fast([*texts], add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a prompt. It begins with ``begin``, once: also where the text says so itself."""
+        return self.begun(self.pieces(text, prompt=True).ids)
+
+    def begun(self, ids: Sequence[int]) -> list[int]:
+        """The ids of a prompt's text as a prompt begins."""
+        before = [] if [*ids[: len(self.begin)]] == self.begin else self.begin
+        return [*before, *ids]
+
+    def pieces(self, text: str, prompt: bool) -> tokenizers.Encoding:
+        """Ids of a text, by the rule of a prompt or of a document, and where in it each is; nothing
+        is put before it. Raises :class:`ConfigError` where a prompt says a token that the model
+        does not have.
+        """
+        self.backend.encode_special_tokens = not prompt
+        found = self.backend.encode(text, add_special_tokens=False)
+        if prompt and (most := max(found.ids, default=0)) >= self.embedded:
+            raise ConfigError(
+                f"a prompt says {self.backend.id_to_token(most)}, the token {most} of the "
+                f"tokenizer, and the model has only {self.embedded} tokens; leave it out."
+            )
+        return found
 
     def decode(self, ids: "np.ndarray | list[int]") -> str:
         return self.backend.decode(list(map(int, ids)))
@@ -156,6 +252,22 @@ class Tokenizer:
 
     def save(self) -> str:
         return self.backend.to_str()
+
+
+def _id(numbered: tuple[int, Any]) -> int:
+    return numbered[0]
+
+
+def _add(backend: tokenizers.Tokenizer, number: int, token: tokenizers.AddedToken) -> None:
+    """Add a token as transformers does, unless it is there."""
+    there = backend.get_added_tokens_decoder().get(number)
+    if there is None or there.content != token.content or there.special != token.special:
+        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
+    if (found := backend.token_to_id(token.content)) != number:
+        raise ConfigError(
+            f"{token.content} is token {found} by tokenizer.json and {number} by {NAMES}; "
+            "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>) writes both anew."
+        )
 
 
 def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:

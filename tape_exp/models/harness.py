@@ -18,17 +18,27 @@ from tape_exp.models.generation import batched, generate, shared
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
+# Of generation_kwargs: read only where text is sampled, and the values that change no answer.
+SAMPLING = {"temperature", "top_p", "top_k", "min_p", "typical_p"}
+WITHOUT_EFFECT = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1}
 # What lm-eval caches the answer under, context, continuation.
 Request = tuple[Any, list[int], list[int]]
 Answer = tuple[float, bool]  # log p of the continuation, and whether it is the greedy one
+EMPTY = (
+    "a benchmark asks for the likelihood of an empty continuation, which has none; give every "
+    "choice and answer of its YAML or data a text."
+)
 
 
 class Harness(TemplateLM):
-    """Answers lm-eval's requests as its own ``HFLM`` does: a continuation's tokens are those of
-    context and continuation together less those of the context; BOS comes first; what is longer
-    than ``max_length`` loses its beginning. Under several processes each answers its share of the
-    batches and all return every answer, so that lm-eval itself runs as one process in each of them.
-    Unlike ``HFLM`` it holds no logits but those of continuations, and rows draw random positions of
+    """Answers lm-eval's requests as its own ``HFLM`` does: special tokens that a text says are
+    tokens; a continuation's tokens are those of context and continuation together less those of the
+    context; a context begins with BOS, once; what is longer than ``max_length`` loses its
+    beginning. Under several processes each answers its share of the batches and all return every
+    answer, so that lm-eval itself runs as one process in each of them.
+
+    Unlike ``HFLM`` it holds no logits but those of continuations, which ``HFLM`` also gives to
+    requests that are cut elsewhere; BOS given BOS is not scored; and rows draw random positions of
     their own.
 
     ``model`` is called as its ``decoder``, which generates; ``max_length`` is the longest input, in
@@ -41,6 +51,9 @@ class Harness(TemplateLM):
         super().__init__()
         self.model, self.ids = model, tokenizer
         self.max_length, self.rows_per_batch, self.progress = max_length, rows, progress
+        if tokenizer.prefix != tokenizer.bos:
+            told = "A text without a context follows %s, as in lm-eval: the tokenizer has no BOS."
+            log.info(told, tokenizer.backend.id_to_token(tokenizer.prefix))
 
     @property
     def eot_token_id(self) -> int:
@@ -48,18 +61,28 @@ class Harness(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        return self.ids.bos
+        return self.ids.prefix
 
     def tok_encode(self, string: str, add_special_tokens: Any = None, **_: Any) -> list[int]:
         """Ids of a text, begun as prompts are unless ``add_special_tokens`` is False."""
-        ids = self.ids.encode([string])[0].tolist()
-        return ids if add_special_tokens is False else [*self.ids.begin, *ids]
+        if add_special_tokens is False:
+            return self.ids.pieces(string, prompt=True).ids
+        return self.ids.encode_prompt(string)
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Answer]:
+        """log p of continuations, and whether they are the greedy ones."""
+        if any(request.args == ("", "") for request in requests):
+            raise ConfigError(EMPTY)
+        answers: list[Answer] = super().loglikelihood(requests, disable_tqdm)
+        return answers
 
     @torch.inference_mode()
     def _loglikelihood_tokens(self, requests: Sequence[Request], **_: Any) -> list[Answer]:
         """Requests with the same inputs, such as the letters of a question, share a row."""
         rows: dict[tuple[int, ...], list[int]] = {}
         for number, (_, context, continuation) in enumerate(requests):
+            if not continuation:
+                raise ConfigError(EMPTY)
             if (length := len(continuation)) > self.max_length:
                 raise ConfigError(
                     f"a continuation of {length} tokens is longer than the model's "
@@ -98,31 +121,34 @@ class Harness(TemplateLM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """log p of whole texts, in nats, in windows: each token once, the first given BOS."""
+        """log p of whole texts, in nats, in windows: each token once, the first given the prefix,
+        which a text may say itself.
+        """
         windows: list[list[Request]] = []
         for request in requests:
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
-            pairs = get_rolling_token_windows(tokens, self.ids.bos, self.max_length, context_len=1)
+            prefix = self.ids.prefix
+            tokens = tokens[1:] if tokens[:1] == [prefix] else tokens
+            pairs = get_rolling_token_windows(tokens, prefix, self.max_length, context_len=1)
             windows.append([(None, *make_disjoint_window(pair)) for pair in pairs])
         scores = iter(self._loglikelihood_tokens([*itertools.chain(*windows)]))
         return [sum(log_p for log_p, _ in itertools.islice(scores, len(x))) for x in windows]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy answers, each up to its first stop sequence and at most half of ``max_length``; a
-        context loses its beginning so that the answer fits.
+        """Greedy answers, each up to its first stop sequence; a context loses its beginning so that
+        the answer fits.
         """
         by_length: dict[int, list[tuple[int, list[int]]]] = {}  # by new tokens: (request, prompt)
-        stops = []
+        stops, cut = [], 0
         for number, (context, settings) in enumerate(request.args for request in requests):
-            options = normalize_gen_kwargs(settings)
-            if options.get("do_sample"):
-                raise ConfigError(
-                    "the benchmark asks for sampled text (do_sample); only greedy answers are made."
-                )
-            new = min(int(options["max_gen_toks"]), self.max_length // 2)
-            stops.append(options["until"])
-            prompt = self.tok_encode(context)[-(self.max_length - new) :]
-            by_length.setdefault(new, []).append((number, prompt))
+            new, until = answer_options(settings, self.max_length)
+            stops.append(until)
+            prompt = self.tok_encode(context) or [self.ids.prefix]
+            cut += len(prompt) > self.max_length - new
+            by_length.setdefault(new, []).append((number, prompt[-(self.max_length - new) :]))
+        if cut:
+            told = "%d of %d contexts lost their beginning, so that an answer fits in %d tokens."
+            log.warning(told, cut, len(requests), self.max_length)
         answers: dict[int, str] = {}
         for new, prompts in by_length.items():
 
@@ -136,3 +162,26 @@ class Harness(TemplateLM):
             batches = batched(order, self.rows_per_batch)
             answers |= shared(batches, answer, self.progress, "answering")
         return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]
+
+
+def answer_options(settings: dict[str, Any], longest: int) -> tuple[int, list[str]]:
+    """The tokens that an answer may have, and what ends it, by a benchmark's ``generation_kwargs``.
+
+    Raises:
+        ConfigError: they ask for what is not done here, or for as many tokens as the model takes.
+    """
+    options = normalize_gen_kwargs(settings)
+    until, tokens = options.pop("until"), options.pop("max_gen_toks")
+    for key, value in options.items():
+        if key not in SAMPLING and value is not None and value != WITHOUT_EFFECT.get(key):
+            raise ConfigError(
+                f"a benchmark asks for {key}={value} in its generation_kwargs; answers are greedy, "
+                "and follow only until and max_gen_toks: remove it from a copy of the YAML."
+            )
+    if tokens >= longest:
+        raise ConfigError(
+            f"a benchmark asks for answers of up to {tokens} tokens (max_gen_toks in its "
+            f"generation_kwargs), and prompt and answer have {longest} together; set "
+            f"task.longest={2 * tokens}, or max_gen_toks in a copy of the YAML."
+        )
+    return tokens, until

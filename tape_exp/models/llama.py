@@ -7,7 +7,9 @@ which normalises queries and keys.
 """
 
 import json
+import logging
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -17,15 +19,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from tape_exp.data.hub import download
+from tape_exp.data.tokenizers import of_transformers
 from tape_exp.machine.files import short_hash
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import PLAIN
 from tape_exp.models.positions.rope import RoPE, Scaling
+from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
+log = logging.getLogger("tape_exp")
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-FILES = ["config.json", "model*.safetensors", INDEX, "tokenizer*"]
+CONFIG, ADAPTER = "config.json", "adapter_config.json"
+FILES = [CONFIG, ADAPTER, "model*.safetensors", INDEX, "tokenizer*", "special_tokens_map.json"]
 FILES += ["generation_config.json", "chat_template.jinja"]
 FORMS = ("llama", "mistral", "qwen2", "qwen3")
 OUTSIDE = {
@@ -93,21 +99,29 @@ def fetch(repository: str, what: str) -> Path:
         f"{what.split('=')[0]}=<a folder with config.json, model*.safetensors and tokenizer.json> "
         "needs no network."
     )
-    read_config(download(repository, FILES[:1], lambda x: [x / "config.json"], what, instead))
+    read_config(download(repository, [CONFIG, ADAPTER], lambda x: [x / CONFIG], what, instead))
     return download(repository, FILES, lambda x: [x / "tokenizer.json", *files(x)], what, instead)
 
 
-def read_config(folder: Path) -> Llama:
+def read_config(folder: Path, further: float = 1.0) -> Llama:
     """The sizes and positions of a checkpoint, as transformers reads its ``config.json``; refused
-    where the decoder does not compute them.
+    where the decoder does not compute them. Positions that are stretched are so by ``further``
+    times their factor.
     """
     from transformers import AutoConfig
 
-    path = folder / "config.json"
+    path = folder / CONFIG
+    if (folder / ADAPTER).is_file():
+        raise ConfigError(
+            f"{folder} holds an adapter ({ADAPTER}), which transformers puts onto its base. Write "
+            "both as one model, AutoPeftModelForCausalLM.from_pretrained(<folder>)"
+            ".merge_and_unload().save_pretrained(<new folder>) by peft, and copy the tokenizer's "
+            "files there; or remove the adapter's files, to read the model beside them."
+        )
     if not path.is_file():
         raise ConfigError(f"{folder} has no config.json; name the folder of a Llama.")
     try:
-        config: Any = AutoConfig.from_pretrained(folder)
+        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # of many kinds, its own for a wrong type among them
         why = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
@@ -137,7 +151,7 @@ def read_config(folder: Path) -> Llama:
         tied=bool(config.tie_word_embeddings),
         norm_eps=float(config.rms_norm_eps),
         theta=float(config.rope_parameters["rope_theta"]),
-        scaling=_scaling(path, config),
+        scaling=_scaling(path, config, further),
         max_positions=config.max_position_embeddings,
         dtype=config.dtype or torch.float32,
         qkv_bias=form == "qwen2",
@@ -155,6 +169,11 @@ def load(decoder: Decoder, folder: Path) -> None:
     twins = {"model.embed_tokens.weight", "lm_head.weight"} if decoder.arch.tied else set()
     own |= dict.fromkeys(twins, own["model.embed_tokens.weight"])
     lacking = set(own)
+    if (folder / SINGLE).is_file() and (folder / INDEX).is_file():
+        told = (
+            "%s: its weights are those of %s, as in transformers; %s and its files are left aside."
+        )
+        log.warning(told, folder, SINGLE, INDEX)
     for path, name, stored in _stored(folder):
         if name.endswith("rotary_emb.inv_freq"):
             continue  # of old checkpoints: a function of theta
@@ -199,8 +218,11 @@ def llama_name(key: str) -> str:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that hold a checkpoint's weights, whether they exist or not."""
-    if not (index := folder / INDEX).is_file():
+    """The files that hold a checkpoint's weights, whether they exist or not: as in transformers
+    the single one, and those of the index where there is none.
+    """
+    index = folder / INDEX
+    if (folder / SINGLE).is_file() or not index.is_file():
         return [folder / SINGLE]
     try:
         names = json.loads(index.read_text())["weight_map"].values()
@@ -236,12 +258,14 @@ def _middle(stored: Any, shape: tuple[int, ...]) -> bytes:
     return piece[first - begin * of_row : last - begin * of_row]
 
 
-def _scaling(path: Path, config: Any) -> dict[str, Any]:
+def _scaling(path: Path, config: Any, further: float) -> dict[str, Any]:
     """The keys of :class:`~tape_exp.models.positions.rope.Scaling`."""
     rope, longest = config.rope_parameters, config.max_position_embeddings
     method = rope.get("rope_type", "default")
-    if rope.get("partial_rotary_factor", 1) != 1:
-        raise ConfigError(f"{path}: partial_rotary_factor is not 1; the decoder turns whole heads.")
+    if (part := rope.get("partial_rotary_factor", 1)) != 1:
+        raise ConfigError(
+            f"{path}: partial_rotary_factor is {part}; the decoder turns whole heads, as 1 does."
+        )
     if method == "default":
         return {"method": "none"}
     if method not in SCALED:
@@ -250,7 +274,7 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
     # As transformers has it: dynamic begins to stretch at max_position_embeddings.
     given = None if method == "dynamic" else rope.get("original_max_position_embeddings")
     original = given or longest
-    factor = float(rope.get("factor") or longest / original)
+    factor = further * float(rope.get("factor") or longest / original)
     scaling: dict[str, Any] = {"method": method, "factor": factor}
     if method == "yarn":
         usual = 0.1 * math.log(factor) + 1
@@ -265,7 +289,15 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
             scaling[key] = [float(number) for number in value]
         elif value is not None and value is not True:
             scaling[key] = value if value is False else float(value)
-    return scaling if method == "linear" else scaling | {"original": int(original)}
+    scaling |= {} if method == "linear" else {"original": int(original)}
+    try:
+        validate(Scaling, scaling, "")
+    except ConfigError as error:
+        told = str(error).replace("model.scaling.", "")
+        for key, name in {**SCALED[method], "original": "original_max_position_embeddings"}.items():
+            told = re.sub(rf"\b{key}\b", name, told)
+        raise ConfigError(f"{path}: in rope_parameters or rope_scaling {told}") from error
+    return scaling
 
 
 def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
@@ -273,12 +305,12 @@ def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
     BOS, as EOS, is that of transformers' tokenizer or by its id in config.json. Without any, EOS
     stands before documents and nothing before prompts.
     """
-    from transformers import AutoTokenizer, GenerationConfig
+    from transformers import GenerationConfig
 
     if not (folder / "tokenizer.json").is_file():
         return {"bos": None, "eos": None}
+    tokenizer = of_transformers(folder)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         name = tokenizer.convert_ids_to_tokens
         named = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}
         for kind, token in named.items():

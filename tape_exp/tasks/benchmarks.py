@@ -94,6 +94,15 @@ class Benchmarks(TextTask):
         if self.source == "builtin":
             folder = builtin.write_benchmarks(cache.resolve() / "benchmarks" / "builtin")
         self.loaded = load(self.names, folder, self.shots, needed)
+        self._check_answers()
+
+    def _check_answers(self) -> None:
+        """Refuse what the model would not answer as asked, before it answers anything."""
+        from tape_exp.models.harness import answer_options
+
+        for task in self.loaded["tasks"].values():
+            if task.OUTPUT_TYPE == "generate_until":
+                answer_options(task.get_config("generation_kwargs"), self.longest)
 
     def fingerprint(self) -> str:
         """A hash of every document, each task's first prompt, and its number of examples."""

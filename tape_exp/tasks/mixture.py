@@ -96,7 +96,7 @@ class Mixture(Pretrain):
         def draw(attempt: int) -> Drawn:
             generator = random.Random(seed_for(seed, "mixture", stream, row, attempt))
             question = KINDS[kind](generator)
-            answer = self.tokenizer.encode([question.answer])[0].tolist()
+            answer = self.tokenizer.encode_documents([question.answer])[0].tolist()
             return lambda size: self.encode(question.write(size)), answer, generator.randint
 
         return training_row(draw, self.train_length)

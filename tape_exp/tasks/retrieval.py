@@ -54,7 +54,7 @@ class RetrievalTraining(Questions):
 
     def right(self, question: Question) -> list[int]:
         """The tokens of a right answer, with EOS."""
-        return [*self.tokenizer.encode([question.answer])[0].tolist(), self.tokenizer.eos]
+        return [*self.tokenizer.encode_documents([question.answer])[0].tolist(), self.tokenizer.eos]
 
     def question(self, length: int, number: int) -> Question:
         return self.drawn("test", self.seed, length, number, bin_=number % self.depth_bins)

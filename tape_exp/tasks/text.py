@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tape_exp.data.text import Split, Text
-from tape_exp.data.tokenizers import Tokenization, Tokenizer
+from tape_exp.data.tokenizers import NAMES, Tokenization, Tokenizer
 from tape_exp.data.tokens import Tokens, tokenise
 from tape_exp.machine.files import short_hash
 from tape_exp.runs import starting_weights
@@ -45,16 +45,24 @@ class TextTask(Task):
         """Make the tokenizer and whatever :meth:`prepare` needs; the second call does nothing."""
         if self._prepared:
             return
-        self.tokenizer = self._tokenizer()
-        if 0 < self.arch.vocab < self.tokenizer.needed:
-            raise ConfigError(
-                f"the tokenizer has {self.tokenizer.needed} tokens, and the model's embedding "
-                f"{self.arch.vocab}: they do not belong together. Put the model's own "
-                "tokenizer.json beside its weights, or remove what was added to it."
-            )
-        self.size_vocabulary(self.arch.vocab or self.tokenizer.vocab)
+        self.adopt(self._tokenizer())
         self.prepare()
         self._prepared = True
+
+    def adopt(self, tokenizer: Tokenizer) -> None:
+        """Take a tokenizer, and the vocabulary of the model from it, where none is given. Raises
+        :class:`ConfigError` where it needs more tokens than the model has.
+        """
+        if 0 < self.arch.vocab < tokenizer.needed:
+            raise ConfigError(
+                f"the tokenizer needs {tokenizer.needed} tokens, and the model has "
+                f"{self.arch.vocab}: they do not belong together. Put the model's own "
+                "tokenizer.json and tokenizer_config.json beside its weights, or add tokens to the "
+                "model by resize_token_embeddings of transformers."
+            )
+        self.size_vocabulary(self.arch.vocab or tokenizer.vocab)
+        tokenizer.embedded = self.arch.vocab
+        self.tokenizer = tokenizer
 
     def _tokenizer(self) -> Tokenizer:
         """The checkpoint's, or the one of the settings, which must then be the same."""
@@ -87,6 +95,17 @@ class TextTask(Task):
         begun = None if self.trains else self.surroundings.checkpoint
         return (starting_weights.trained_length(begun) if begun else None) or self.train_length
 
+    @property
+    def unscored(self) -> int | None:
+        """A token that perplexity reads and does not score: the BOS between documents, for the
+        weights of a Llama that nothing is trained on here. Published models have learnt to begin
+        from it and never to write it, and neither transformers nor lm-eval asks them to. Models
+        that are trained here learn from blocks of documents, BOS and all, and every token counts.
+        """
+        begun = self.surroundings.checkpoint
+        published = begun is not None and begun.is_dir() and not self.trains
+        return self.tokenizer.bos if published else None
+
     def tokens(self, text: Text, split: Split, needed: int | None = None) -> Tokens:
         return tokenise(text, split, self.tokenizer, self.surroundings.cache, needed)
 
@@ -100,17 +119,21 @@ class TextTask(Task):
         return self.tokenizer.ends
 
     def encode(self, text: str) -> list[int]:
-        """BOS, where prompts have one, and the text at once: some tokenizers mark its beginning."""
-        return [*self.tokenizer.begin, *self.tokenizer.encode([text])[0].tolist()]
+        """Ids of a prompt (:meth:`~tape_exp.data.tokenizers.Tokenizer.encode_prompt`)."""
+        return self.tokenizer.encode_prompt(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode([*ids])
 
     def assets(self) -> dict[str, str]:
-        """The tokenizer, for tasks that begin from the run, and a Llama's template of a chat."""
+        """The tokenizer, for tasks that begin from the run, the special tokens that its files name,
+        and a Llama's template of a chat.
+        """
         begun = self.surroundings.checkpoint
         template = starting_weights.chat_template(begun) if begun else None
         kept = {} if template is None else {"chat_template.jinja": template}
+        if self.tokenizer.named is not None:
+            kept[NAMES] = self.tokenizer.named.config()
         return kept | {"tokenizer.json": self.tokenizer.save()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -162,8 +162,8 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
     record = record_of(run, checkpoint) if finished else {}
     task, tokenizer = make_task(cfg, checkpoint), None
     if isinstance(task, TextTask) and (run / "tokenizer.json").is_file():
-        task.tokenizer = tokenizer = task.tokenization.load(run / "tokenizer.json")
-        task.size_vocabulary(task.arch.vocab or tokenizer.vocab)
+        tokenizer = task.tokenization.load(run / "tokenizer.json")
+        task.adopt(tokenizer)
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     model = make_decoder(cfg, task).eval()
     section = config["model"]

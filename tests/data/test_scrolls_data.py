@@ -194,7 +194,7 @@ def test_pieces_are_tokenised_as_in_running_text(marking):
         "qasper", "e1", "What is the size of the tree?", "The size of the tree is old.", ["old"]
     )
     encoded = encode(example, marking, 400)
-    whole = marking.encode([f"{example.document}{example.closing} old"])[0].tolist()
+    whole = marking.encode_documents([f"{example.document}{example.closing} old"])[0].tolist()
     assert [*encoded[0][1:], *encoded[1][:-1]] == whole
 
 
@@ -202,7 +202,7 @@ def test_the_answer_leaves_the_document_its_half(bpe):
     document, summary = ("It is the line and the method. " * 200, "The line. " * 400)
     example = Example("gov_report", "e1", None, document, [summary])
     encoded = encode(example, bpe, 256)
-    closing = len(bpe.encode([example.closing])[0])
+    closing = len(bpe.encode_documents([example.closing])[0])
     assert len(encoded[1]) - 1 == (256 - 2 - closing) // 2
     assert len(encoded[0]) == 256 - len(encoded[1])
     for dataset, limit in (("gov_report", 1000), ("qasper", 200)):

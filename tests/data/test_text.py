@@ -126,7 +126,7 @@ BROKEN = {  # and what it may not be: the content, and what is told of it
     "bare16.txt": ("text".encode("utf-16-le"), r"byte 0 is not UTF-8\. .*iconv -f UTF-16"),
     "utf16.jsonl": (ROWS.encode("utf-16"), "byte 0 is not UTF-8.*iconv -f UTF-16"),
     "latin.txt": ("a\ncafé!".encode("latin-1"), "byte 5 is not UTF-8.*iconv -f LATIN1"),
-    "latin.jsonl": (ROWS.encode("latin-1"), f"byte {ROWS.index('ü')} is not UTF-8.*iconv -f LATIN1"),
+    "latin.jsonl": (ROWS.encode("latin-1"), f"byte {ROWS.index('ü')} is not UTF-8.*-f LATIN1"),
     "latin.txt.gz": (gzip.compress("café!".encode("latin-1")), "byte 3 is not UTF-8"),
     "cut.txt": ("aé".encode()[:-1], "byte 1 is not UTF-8. It ends there: fetch the file again"),
     "cut.jsonl": (ROWS.encode()[:-9], "documents: line 4 is not JSON .*; correct it"),

@@ -30,7 +30,7 @@ def corpus(tmp_path):
 @pytest.mark.parametrize("kind", ["byte", "bpe", "words"])
 def test_decoding_gives_back_every_byte(kind, corpus, tmp_path):
     tokenizer = Tokenization(kind, vocab=280).make(corpus, tmp_path)
-    for sample, ids in zip(SAMPLES, tokenizer.encode(SAMPLES), strict=True):
+    for sample, ids in zip(SAMPLES, tokenizer.encode_documents(SAMPLES), strict=True):
         assert tokenizer.decode(ids) == sample
         assert not {tokenizer.bos, tokenizer.eos} & set(ids.tolist())
         if kind == "byte":
@@ -40,7 +40,7 @@ def test_decoding_gives_back_every_byte(kind, corpus, tmp_path):
 def test_words_of_questions_are_tokens_and_digits_too(corpus, tmp_path):
     tokenizer = Tokenization("words").make(corpus, tmp_path)
     text = "One number of camel is 64723.\nLet winter be camel."
-    parts = [tokenizer.decode([n]) for n in tokenizer.encode([text])[0]]
+    parts = [tokenizer.decode([n]) for n in tokenizer.encode_documents([text])[0]]
     assert parts[:12] == ["One", " number", " of", " camel", " is", " ", *"64723", "."]
     assert parts[12:] == ["\n", "Let", " winter", " be", " camel", "."]
 
@@ -51,7 +51,7 @@ def test_digits_are_tokens_of_their_own_unless_runs_are_asked_for(tmp_path):
     said = "the year 2024 and x1225"
     for digits, at_once in (("single", 1), ("runs", 4)):
         tokenizer = Tokenization(vocab=300, digits=digits).make(text, tmp_path)
-        tokens = [tokenizer.decode([i]) for i in tokenizer.encode([said])[0]]
+        tokens = [tokenizer.decode([i]) for i in tokenizer.encode_documents([said])[0]]
         assert "".join(tokens) == said
         assert max(sum(c.isdigit() for c in token) for token in tokens) == at_once
 
@@ -70,7 +70,10 @@ def test_file_gives_the_same_tokenizer(corpus, tmp_path):
     path.write_text(made.save())
     loaded = Tokenization("file", path=str(path)).make(corpus, tmp_path)
     assert loaded.fingerprint == made.fingerprint
-    assert loaded.encode(["the dog"])[0].tolist() == made.encode(["the dog"])[0].tolist()
+    assert (
+        loaded.encode_documents(["the dog"])[0].tolist()
+        == made.encode_documents(["the dog"])[0].tolist()
+    )
 
 
 def test_truncation_and_padding_of_a_file_are_switched_off(corpus, tmp_path):
@@ -84,7 +87,9 @@ def test_truncation_and_padding_of_a_file_are_switched_off(corpus, tmp_path):
     settings["padding"] = padding | {"direction": "Right"}
     (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
     loaded = Tokenization().load(tmp_path / "tokenizer.json")
-    for one, other in zip(loaded.encode(SAMPLES), plain.encode(SAMPLES), strict=True):
+    for one, other in zip(
+        loaded.encode_documents(SAMPLES), plain.encode_documents(SAMPLES), strict=True
+    ):
         assert one.tolist() == other.tolist()
     assert loaded.fingerprint == plain.fingerprint
     assert json.loads(loaded.save())["truncation"] is None

@@ -36,7 +36,7 @@ def small_batches(monkeypatch):
 
 
 def expected(tokenizer) -> np.ndarray:
-    return np.concatenate([[tokenizer.bos, *ids] for ids in tokenizer.encode(DOCUMENTS)])
+    return np.concatenate([[tokenizer.bos, *ids] for ids in tokenizer.encode_documents(DOCUMENTS)])
 
 
 def test_every_document_once_with_bos(corpus, tokenizer, tmp_path, small_batches):

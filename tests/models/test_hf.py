@@ -191,7 +191,7 @@ def test_tokenizer_and_special_tokens(tmp_path, text_folder, arch):
         export.save(decoder, tmp_path / name, tokenizer, model=section(name))
         loaded = AutoTokenizer.from_pretrained(tmp_path / name)
         words = "w1 w2, Ünïcode 漢字\n"
-        assert loaded(words).input_ids == [tokenizer.bos, *tokenizer.encode([words])[0]]
+        assert loaded(words).input_ids == [tokenizer.bos, *tokenizer.encode_documents([words])[0]]
         assert loaded.decode(loaded(words).input_ids, skip_special_tokens=True) == words
         assert (loaded.bos_token_id, loaded.eos_token_id) == (tokenizer.bos, tokenizer.eos)
         config = AutoConfig.from_pretrained(tmp_path / name)

@@ -147,6 +147,47 @@ def load_all(folder: Path) -> dict[str, torch.Tensor]:
     }
 
 
+def saved_over(folder: Path, first: str | None, then: str | None) -> Path:
+    """A folder into which transformers saved one model over another, each in files of a size; the
+    first one's files stay.
+    """
+    theirs(initializer_range=0.1).save_pretrained(folder, max_shard_size=first)
+    kept = {path: path.read_bytes() for path in folder.glob("*.safetensors*")}
+    theirs().save_pretrained(folder, max_shard_size=then)
+    for path, content in kept.items():
+        if not path.exists():
+            path.write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("20KB", "1GB"), ("1GB", "20KB"), ("20KB", "20KB"), ("1GB", "1GB")]
+)
+@pytest.mark.parametrize("stale", ["whole", "index alone"])
+def test_of_two_sets_of_weights_that_of_transformers_is_taken(first, then, stale, tmp_path, caplog):
+    folder = saved_over(tmp_path, first, then)
+    if stale == "index alone" and (folder / llama.SINGLE).exists():
+        for shard in folder.glob("model-*.safetensors"):
+            shard.unlink()
+    expected = logits(LlamaForCausalLM.from_pretrained(folder).eval())
+    assert (logits(ours(folder)) - expected).abs().max() < 1e-4
+    told = f"its weights are those of {llama.SINGLE}, as in transformers; {llama.INDEX} and its"
+    assert (told in caplog.text) == (first != then), "which are left aside"
+
+
+def test_an_adapter_is_no_model_and_none_beside_one(tmp_path):
+    """transformers puts it onto its base, so that the base by itself would be another model."""
+    peft = pytest.importorskip("peft")
+    base, alone = saved("llama", tmp_path / "base"), tmp_path / "alone"
+    config = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])
+    adapted = peft.get_peft_model(LlamaForCausalLM.from_pretrained(base), config)
+    for folder in (base, alone):
+        adapted.save_pretrained(folder)
+        with pytest.raises(ConfigError, match=r"holds an adapter .*merge_and_unload\(\)") as error:
+            te.build("rope", f"checkpoint={folder}", task="c4")
+        assert str(folder) in str(error.value)
+
+
 def test_what_files_hold_besides(tmp_path):
     """Frequencies, and the head of a tied model, maybe instead of its embedding; another matrix is
     a head of its own, as in transformers.
@@ -344,8 +385,13 @@ BAD_CONFIGS = [
     ({"attention_bias": True}, "attention_bias is True; .* only False"),
     ({"hidden_act": "gelu"}, "hidden_act is gelu; .* only silu"),
     (rope("su"), "rope type su is not known; default, linear"),
+    (rope("linear", factor=0.5), r"config\.json: in rope_parameters or rope_scaling factor=0\.5"),
+    (
+        rope("llama3", factor=4.0, low_freq_factor=4.0, high_freq_factor=1.0),
+        r"config\.json: .*low_freq_factor must be below high_freq_factor",
+    ),
     (rope("longrope", short_factor=[1.0]), "cannot be read .*longrope.*long_factor"),
-    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not 1"),
+    ({"partial_rotary_factor": 0.5}, r"config\.json: partial_rotary_factor is 0\.5"),
 ]
 
 

@@ -138,8 +138,10 @@ def knowing(task, wrong: str = "none"):
             options = tuple(line[3:] for line in asked.split("\n") if line[1:3] == ". ")
             told = answers.get((asked.split("\n")[0] if options else asked, options))
             if told is not None:
-                start = len(task.tokenizer.encode([whole[: len(whole) - len(rest)]])[0])
-                for place, token in enumerate(task.tokenizer.encode([f" {told}"])[0].tolist()):
+                start = len(task.tokenizer.encode_documents([whole[: len(whole) - len(rest)]])[0])
+                for place, token in enumerate(
+                    task.tokenizer.encode_documents([f" {told}"])[0].tolist()
+                ):
                     if start + place < T:
                         logits[row, start + place, token] = 9.0
         return logits.flatten(0, 1)[logits_at]

@@ -27,7 +27,7 @@ def ask(text_folder, monkeypatch):
             lengths = list(map(len, prompts))
             assert max(lengths) - min(lengths) <= 20  # of one length, so nearly no padding
             texts = [answer(task.tokenizer.decode(p)) for p in prompts]
-            return [task.tokenizer.encode([text])[0].tolist() for text in texts]
+            return [task.tokenizer.encode_documents([text])[0].tolist() for text in texts]
 
         monkeypatch.setattr(passkey, "generate", generate)
         model = torch.nn.ModuleDict({"decoder": torch.nn.Identity()})

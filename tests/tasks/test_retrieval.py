@@ -29,7 +29,7 @@ def test_whoever_reads_the_text_finds_everything(text_folder, monkeypatch):
 
     def generate(decoder, prompts, new_tokens, eos, sampler):
         texts = [f"It is {oracle(task.tokenizer.decode(ids))}" for ids in prompts]
-        rows = [task.tokenizer.encode([text])[0].tolist() for text in texts]
+        rows = [task.tokenizer.encode_documents([text])[0].tolist() for text in texts]
         return [row if len(prompts[0]) < 400 else [] for row in rows]
 
     monkeypatch.setattr(passkey, "generate", generate)
