@@ -66,7 +66,7 @@ class Perplexity(TextTask):
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         name, read = self.text.label, (self.scored, self.tokenizer.decode, self.windows)
-        return Evaluation(perplexity(model, *read, name, progress, limit))
+        return Evaluation(perplexity(model, *read, name, progress, limit, self.unscored))
 
 
 def perplexity_names(name: str, windows: Windows) -> list[str]:
@@ -84,25 +84,33 @@ def perplexity(
     name: str,
     progress: Progress,
     limit: int | None = None,
+    unscored: int | None = None,
 ) -> dict[str, float]:
     """Perplexity exp(Σ nll / n) at each length, with its bootstrap error, and bits per byte.
 
-    Every token but the first is scored, given those before it in its window; blocks that do not
-    overlap give each the context of its place in the block. Bits per byte, Σ nll / (ln 2 · bytes)
-    scaled to all tokens where windows overlap, does not depend on the tokenizer.
+    Every token is scored but the first and the ``unscored`` one, given those before it in its
+    window; blocks that do not overlap give each the context of its place in the block. Bits per
+    byte, Σ nll / (ln 2 · bytes), does not depend on the tokenizer; where windows overlap, the mean
+    stands for each of the tokens that are scored.
+
     ``<name>/unigram_perplexity`` is exp of the entropy of the set's own token counts: no model that
     ignores the context does better. The others are ``<name>/perplexity@<length>``, ``…_stderr`` and
     ``<name>/bits_per_byte@<length>``.
     """
-    if len(tokens) < 2:
+    counts, targets = token_counts(tokens), len(tokens) - 1
+    if unscored is not None and unscored < len(counts):  # the first token is one of them
+        targets = len(tokens) - int(counts[unscored])
+        counts[unscored] = 0
+    if targets < 1:
         raise ConfigError(
             f"text {name}: {len(tokens)} tokens are too few to score. Give it more text."
         )
-    metrics = {f"{name}/tokens": float(len(tokens) - 1)}
-    metrics[f"{name}/unigram_perplexity"] = unigram_perplexity(tokens)
-    bytes_per_token = tokens.bytes(decode) / len(tokens)
+    metrics = {f"{name}/tokens": float(targets)}
+    metrics[f"{name}/unigram_perplexity"] = unigram_perplexity(counts)
+    bytes_per_token = tokens.bytes(decode) / targets
     for length in windows.lengths:
-        nll, count = score(model, tokens, windows, length, f"{name} at {length}", progress, limit)
+        told = f"{name} at {length}"
+        nll, count = score(model, tokens, windows, length, told, progress, limit, unscored)
         mean = float(nll.sum() / count.sum())
         key, error = f"{name}/perplexity@{length}", bootstrap(*_units(nll, count, windows, length))
         metrics |= {key: math.exp(min(mean, 700)), f"{key}_stderr": error}
@@ -118,6 +126,7 @@ def score(
     description: str,
     progress: Progress,
     limit: int | None = None,
+    unscored: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The summed negative log-likelihood and the number of scores of each stretch of the text.
 
@@ -130,7 +139,7 @@ def score(
     sums = torch.zeros(2, -(-end // apart), dtype=torch.float64)
     firsts = np.cumsum([0, *map(len, batches)])
     for (number, starts), counts in progress(share(list(enumerate(batches))), description):
-        batch = window_batch(tokens, windows, length, starts)
+        batch = window_batch(tokens, windows, length, starts, unscored)
         sampler = RowSampler(0, "evaluation", first=int(firsts[number]))
         losses = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
         if counts:
@@ -152,25 +161,38 @@ def window_batches(tokens: Tokens, windows: Windows, length: int) -> list[np.nda
     return np.split(starts, range(rows, len(starts), rows))
 
 
-def window_batch(tokens: Tokens, windows: Windows, length: int, starts: np.ndarray) -> Batch:
-    """Inputs (B, length) and labels; IGNORE marks padding and, for ``score=new``, scored tokens."""
+def window_batch(
+    tokens: Tokens,
+    windows: Windows,
+    length: int,
+    starts: np.ndarray,
+    unscored: int | None = None,
+) -> Batch:
+    """Inputs (B, length) and labels; IGNORE marks padding, the ``unscored`` token and, for
+    ``score=new``, scored ones.
+    """
     first, places = int(starts[0]), starts[:, None] + np.arange(length + 1)
     span = tokens[first : int(starts[-1]) + length + 1]
     rows = span[np.minimum(places - first, len(span) - 1)]
-    hidden = places[:, 1:] >= len(tokens)
+    hidden = (places[:, 1:] >= len(tokens)) | (rows[:, 1:] == unscored)
     if windows.score == "new" and windows.stride is not None:
         hidden |= (starts[:, None] > 0) & (np.arange(length) < length - windows.stride)
     labels = torch.from_numpy(np.where(hidden, IGNORE, rows[:, 1:]))
     return {"inputs": torch.from_numpy(rows[:, :-1]), "labels": labels}
 
 
-def unigram_perplexity(tokens: Tokens, at_once: int = 1 << 22) -> float:
-    """exp of the entropy of the tokens' own counts."""
+def token_counts(tokens: Tokens, at_once: int = 1 << 22) -> np.ndarray:
+    """How often a set has each token."""
     counts = np.zeros(0, dtype=np.int64)
     for start in range(0, len(tokens), at_once):
         found = np.bincount(tokens[start : start + at_once], minlength=len(counts))
         found[: len(counts)] += counts
         counts = found
+    return counts
+
+
+def unigram_perplexity(counts: np.ndarray) -> float:
+    """exp of the entropy of tokens' own counts."""
     share_of = counts[counts > 0] / counts.sum()
     return float(np.exp(-(share_of * np.log(share_of)).sum()))
 
