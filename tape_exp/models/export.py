@@ -73,6 +73,11 @@ def save(
         if tokenizer is not None:
             bos, eos = map(tokenizer.backend.id_to_token, (tokenizer.bos, tokenizer.eos))
             words: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
+            if (named := tokenizer.named) is not None:
+                # What pads is masked in fine-tuning, and so would be an EOS that pads.
+                words["pad_token"] = named.pad or eos
+                # A BOS that only config.json names precedes documents, and is not the tokenizer's.
+                words["bos_token"] = bos if named.bos or tokenizer.begin else None
             words |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
             words |= {"model_max_length": decoder.arch.max_length, "chat_template": chat_template}
             made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **words)
