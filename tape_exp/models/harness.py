@@ -107,7 +107,12 @@ class Harness(TemplateLM):
                     places += range(end - len(continuation), end)
                     targets += continuation
             sampler = RowSampler(0, "evaluation", first=first)
-            logits = self.model(inputs, logits_at=torch.tensor(places), sampler=sampler)
+            logits = self.model(
+                inputs,
+                logits_at=torch.tensor(places),
+                lengths_B=torch.tensor([len(row) for row in batch]),
+                sampler=sampler,
+            )
             log_p, target = logits.float().log_softmax(-1), torch.tensor(targets).to(logits.device)
             chosen = log_p.gather(-1, target[:, None])[:, 0].double().cpu()
             greedy = (log_p.argmax(-1) == target).cpu()

@@ -62,6 +62,8 @@ class TextTask(Task):
             )
         self.size_vocabulary(self.arch.vocab or tokenizer.vocab)
         tokenizer.embedded = self.arch.vocab
+        if not self.published:  # what a model writes ends where it begins another document
+            tokenizer.ends = [*dict.fromkeys([*tokenizer.ends, tokenizer.bos])]
         self.tokenizer = tokenizer
 
     def _tokenizer(self) -> Tokenizer:
@@ -96,15 +98,20 @@ class TextTask(Task):
         return (starting_weights.trained_length(begun) if begun else None) or self.train_length
 
     @property
-    def unscored(self) -> int | None:
-        """A token that perplexity reads and does not score: the BOS between documents, for the
-        weights of a Llama that nothing is trained on here. Published models have learnt to begin
-        from it and never to write it, and neither transformers nor lm-eval asks them to. Models
-        that are trained here learn from blocks of documents, BOS and all, and every token counts.
+    def published(self) -> bool:
+        """Whether the weights are those of a Llama that nothing is trained on here. Published
+        models have learnt to begin from BOS and never to write it. Models that are trained here
+        learn from blocks of documents, in which it separates them.
         """
         begun = self.surroundings.checkpoint
-        published = begun is not None and begun.is_dir() and not self.trains
-        return self.tokenizer.bos if published else None
+        return begun is not None and begun.is_dir() and not self.trains
+
+    @property
+    def unscored(self) -> int | None:
+        """A token that perplexity reads and does not score: the BOS between documents, which
+        neither transformers nor lm-eval asks a published model for. Of others every token counts.
+        """
+        return self.tokenizer.bos if self.published else None
 
     def tokens(self, text: Text, split: Split, needed: int | None = None) -> Tokens:
         return tokenise(text, split, self.tokenizer, self.surroundings.cache, needed)
@@ -115,7 +122,9 @@ class TextTask(Task):
 
     @property
     def stop_tokens(self) -> Sequence[int]:
-        """EOS, and what else ends an answer of a Llama."""
+        """EOS, what else ends an answer of a Llama, and of other models the BOS with which they
+        begin another document.
+        """
         return self.tokenizer.ends
 
     def encode(self, text: str) -> list[int]:

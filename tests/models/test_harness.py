@@ -94,6 +94,23 @@ def test_log_likelihoods_are_hflms(rows, decoder, tokenizer):
     assert [f[1] for f in found] == [e[1] for e in expected]
 
 
+@pytest.mark.parametrize("method", ["dynamic", "longrope"])
+def test_a_row_scored_beside_longer_ones_is_a_row_alone(method, tokenizer):
+    """Frequencies that depend on the length of a row do not see what fills up a batch."""
+    words = [f"model.scaling.method={method}"]
+    if method == "longrope":
+        factors = ("short_factor=[1,1.5,2,3]", "long_factor=[1,2,4,8]")
+        words += [f"+model.scaling.{factor}" for factor in factors]
+    sizes = {"vocab": tokenizer.vocab, "max_length": LENGTH, "train_length": 8}
+    model = make_decoder("rope", Arch(2, 32, 4, 48, **sizes), *words)
+    randomise(model)
+    asked = requests("loglikelihood", [(context, " A") for context in CONTEXTS[:3]])
+    harness = ours(model.eval(), tokenizer, rows=3)
+    together = [score for score, _ in harness.loglikelihood(asked)]
+    alone = [harness.loglikelihood([one])[0][0] for one in asked]
+    assert together == pytest.approx(alone, abs=1e-4)
+
+
 def test_rolling_log_likelihood_is_hflms(decoder, tokenizer):
     """Of a text shorter than the model and of one that takes several windows; HFLM without its
     tokenizer's BOS adds one.

@@ -133,3 +133,12 @@ def test_paper_scale_is_the_papers():
     arch = Arch(**cfg.task.arch, vocab=32_000, max_length=1024, train_length=1024)
     with torch.device("meta"):
         assert Decoder(arch, kinds_of(cfg.model)).parameter_count() == 162_417_408
+
+
+def test_what_a_model_writes_ends_where_it_begins_another_document(text_folder):
+    """BOS separates the documents of pre-training, and EOS never occurs in them."""
+    task = prepared(text_folder)
+    row = [int(token) for token in task.train_batch(0, 4)["inputs"].flatten()]
+    assert task.tokenizer.bos in row
+    assert task.tokenizer.eos not in row
+    assert {task.tokenizer.bos, task.tokenizer.eos} <= {*task.stop_tokens}
