@@ -7,6 +7,7 @@ is repeated over the layers.
 import copy
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -28,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from tape_exp.settings import folders
-from tape_exp.settings.construct import validate
+from tape_exp.settings.construct import arguments_model, keys_at, locate, validate
 from tape_exp.settings.errors import ConfigError, choose, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
 from tape_exp.settings.schema import GROUPS, AttentionConfig, Config
@@ -107,6 +108,8 @@ def complete(cfg: DictConfig, words: Sequence[str]) -> None:
     Raises:
         ConfigError: which key is wrong, and what would be right.
     """
+    if removed := [key for key in _keys(asdict(Config())) if not _has(cfg, key)]:
+        raise ConfigError(f"every run needs {removed[0]}: leave ~{removed[0]} out, or set it.")
     given = dict(word.lstrip("+").partition("=")[::2] for word in words)
     for key in (key for key in given if key.endswith(".path")):
         if OmegaConf.select(cfg, f"{key[:-5]}.source", default="local") != "local":
@@ -131,6 +134,13 @@ def complete(cfg: DictConfig, words: Sequence[str]) -> None:
     # The others' keys are checked where their objects are built.
     values = {key: None if key in ("model", "task", "scale", "peft") else cfg[key] for key in cfg}
     validate(Config, OmegaConf.to_container(OmegaConf.create(values), resolve=True), "")
+
+
+def _has(cfg: DictConfig, key: str) -> bool:
+    """Whether a config has a key, and a section that it chooses a YAML for is one."""
+    parent, _, last = key.rpartition(".")
+    section = OmegaConf.select(cfg, parent) if parent else cfg
+    return last in section and (key not in GROUPS or section[last] is not None)
 
 
 def spell_out(words: Sequence[str]) -> list[str]:
@@ -207,23 +217,56 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
             f"one after another, and {name}=[{match[2]}] is a list."
         )
     if isinstance(error, OverrideParseException):
+        if quoted := _quoted(str(error.override)):
+            return f"{error.override} needs quotes around its value: {quoted}"
         reason = text.removeprefix(f"Error parsing override '{error.override}' ").split(" See ")[0]
         return f"{error.override} is not a key and a value, as in model=tape ({reason})."
     unknown = re.search(r"Could not override '([^']+)'|Key '([^']+)' (?:is )?not in", text)
     if unknown:
         name = key or next(filter(None, unknown.groups()))
-        if name.removeprefix("model.") in AttentionConfig.__dataclass_fields__:
-            return f"{name} is no key of this model's YAML; write +{name}= to add it."
+        if _is_optional(name, words):
+            section = name.partition(".")[0]
+            return f"{name} is no key of this {section}'s YAML; write +{name}= to add it."
         return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows every key."
     text = re.sub(r" (full_key|reference_type|object_type|See https).*", "", text)
     return f"{key}: {text}." if key else text
 
 
+def _quoted(word: str) -> str:
+    """A word whose value Hydra's grammar takes only in quotes, as a shell takes it; or nothing."""
+    key, _, value = word.partition("=")
+    quoted = f'{key}="{value}"'
+    try:
+        OverridesParser.create().parse_override(quoted)
+    except HydraException:
+        return ""
+    return shlex.quote(quoted) if value else ""
+
+
+def _is_optional(key: str, words: Sequence[str]) -> bool:
+    """Whether the class of a section takes a key that its YAML leaves out."""
+    section, _, inner = key.partition(".")
+    if section not in ("model", "task", "peft") or not inner:
+        return False
+    if section == "model" and inner in AttentionConfig.__dataclass_fields__:
+        return True
+    try:
+        node = _choose(_choices(words))[section]
+        schema = arguments_model(locate(node.get("_target_"), section))
+    except USER_ERRORS:
+        return False
+    *path, last = inner.split(".")
+    return last in keys_at(schema, path)
+
+
+def _choices(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(w for w in words if w.partition("=")[0] in (*GROUPS, "hydra.searchpath"))
+
+
 def _nearest(key: str, words: Sequence[str]) -> str:
     """`` is not known. Did you mean …?`` of the keys that the chosen YAMLs set."""
-    choices = tuple(w for w in words if w.partition("=")[0] in (*GROUPS, "hydra.searchpath"))
     try:
-        known = [*GROUPS, *_keys(OmegaConf.to_container(_choose(choices)))]
+        known = [*GROUPS, *_keys(OmegaConf.to_container(_choose(_choices(words))))]
     except USER_ERRORS:
         known = list(GROUPS)
     last_of = {k: k.rpartition(".")[2] for k in known if not k.startswith("scale.")}

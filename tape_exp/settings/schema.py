@@ -19,6 +19,7 @@ Natural = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
+Text = Annotated[str, MinLen(1)]
 Lengths = Annotated[tuple[Count, ...], MinLen(1)]
 
 
@@ -93,10 +94,10 @@ class Config:
     debug: DebugConfig = field(default_factory=DebugConfig)
     seed: Natural = 0
     # a run's folder, a .ckpt, or a task: its run of this model, scale and seed
-    checkpoint: str | None = None
-    runs: str = "runs"
+    checkpoint: Text | None = None
+    runs: Text = "runs"
     rerun: bool = False  # begin a run anew that is there already
-    cache: str = "cache"  # tokens and trained tokenizers, shared by all runs
+    cache: Text = "cache"  # tokens and trained tokenizers, shared by all runs
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class LanguageModule(LightningModule):
         self.send({"train/loss": value, "train/lr": lr, "train/grad_norm": norm} | gauges)
 
     def require_finite(self) -> None:
-        """Raise :class:`NotFiniteError` where a trained weight or a moment of the optimizer is NaN
+        """Raise :class:`NotFiniteError` where a trained weight or a moment of AdamW is NaN
         or infinite.
         """
         (optimizer,) = self.trainer.optimizers

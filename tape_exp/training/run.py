@@ -77,23 +77,37 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
         Preemption() as preemption,  # until nothing of the run is left to be put away
         logs_of_run(),
         from_config.processes(cfg.trainer, directory.name),
-        directory.lock(),
     ):
-        if directory.done and not directory.begins_anew():
-            set_up_logging()
-            log.info("%s is DONE: %s", directory.name, directory.path)
-            directory.refuse_other_weights(record := directory.record())
-            directory.tell_other_sources(record)
+        if record := finished(directory):  # without the lock, which a read-only disk refuses
             return record
-        set_up_logging(directory.path / LOG)
-        watch = ProcessWatch(directory, preemption)
-        with ExitStack() as at_end, explained(directory, watch):
-            parts = begin(directory, preemption)
-            at_end.callback(lambda: close(parts.loggers, directory.done, bool(preemption.received)))
-            record = train_and_evaluate(parts, watch, further)
-            gather(None)  # no process goes on before the first has written the record
-            watch.wait()
-            return record
+        with directory.lock():
+            return finished(directory) or train_under_lock(directory, preemption, further)
+
+
+def finished(directory: RunDirectory) -> dict[str, Any]:
+    """The record of a run that is done; empty of any other."""
+    if not directory.done or directory.begins_anew():
+        return {}
+    set_up_logging()
+    log.info("%s is DONE: %s", directory.name, directory.path)
+    directory.refuse_other_weights(record := directory.record())
+    directory.tell_other_sources(record)
+    return record
+
+
+def train_under_lock(
+    directory: RunDirectory, preemption: Preemption, further: Sequence[Callback]
+) -> dict[str, Any]:
+    """Begin or resume the run in its folder, which no other command works on."""
+    set_up_logging(directory.path / LOG)
+    watch = ProcessWatch(directory, preemption)
+    with ExitStack() as at_end, explained(directory, watch):
+        parts = begin(directory, preemption)
+        at_end.callback(lambda: close(parts.loggers, directory.done, bool(preemption.received)))
+        record = train_and_evaluate(parts, watch, further)
+        gather(None)  # no process goes on before the first has written the record
+        watch.wait()
+        return record
 
 
 def begin(directory: RunDirectory, preemption: Preemption) -> Run:

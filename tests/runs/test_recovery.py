@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from tape_exp import export
 from tape_exp.paper.records import commits
@@ -150,6 +151,17 @@ def test_a_finished_run_without_its_files_is_evaluated_again(tiny_run, capsys):
     assert directory.done
     assert "metrics.jsonl is missing" in capsys.readouterr().out
     assert "train/loss" not in again["curves"]
+
+
+def test_a_finished_run_on_a_read_only_disk_is_done(tiny_run, monkeypatch, capsys):
+    _, record = tiny_run("model=rope")
+
+    def read_only(self, *_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), self.lock_file)
+
+    monkeypatch.setattr(FileLock, "acquire", read_only)
+    assert tiny_run("model=rope")[1] == record
+    assert "is DONE" in capsys.readouterr().out
 
 
 def test_the_rows_of_a_step_are_on_the_disk_before_its_checkpoint(tiny_run, monkeypatch):
