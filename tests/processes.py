@@ -102,7 +102,9 @@ class Command:
     def finish(self, timeout: float = 900) -> "subprocess.CompletedProcess[str]":
         """Wait for its end; what it printed, and its exit code."""
         status = self.wait(timeout)
-        out, err = (Path(self.folder.name, name).read_text() for name in ("out", "err"))
+        out, err = (
+            Path(self.folder.name, name).read_text(encoding="utf-8") for name in ("out", "err")
+        )
         return subprocess.CompletedProcess(self.words, status or 0, out, err)
 
 

@@ -1,6 +1,5 @@
 """The command ``tape-exp``, and the wheel: what it holds, and where it writes outside a clone."""
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -19,6 +18,7 @@ from tape_exp import __main__ as entry
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
+from tests.conftest import SMALL
 from tests.processes import python
 
 
@@ -56,7 +56,7 @@ def test_a_closed_pipe_and_a_full_disk_end_without_a_traceback():
         ["bash", "-c", f"{piped} | head -1"], cwd=ROOT, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(
             ["bash", "-c", piped], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
         )
@@ -151,3 +151,43 @@ def test_an_installation_is_of_the_working_directory(installed, tmp_path):
     assert state == {"commit": None, "dirty": None}
     assert read == []
     assert numbers > 0
+
+
+EVERY = """
+import json, runpy, sys, warnings
+warnings.filterwarnings("error", category=EncodingWarning, module="tape_exp")
+for words in json.loads(sys.argv[1]):
+    sys.argv = words
+    try:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        print("status", ended.code)
+"""
+
+
+@pytest.mark.slow
+def test_no_command_depends_on_the_encoding_of_the_locale(tmp_path):
+    """Python itself tells of every text file that is opened without one."""
+    words = [*SMALL, "trainer=cpu", "logger=none", f"runs={tmp_path}", "task.optim.max_steps=2"]
+    words += ["task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4"]
+    layers = [*words, "task=arithmetic", "model=[rope,rope]", "seed=0"]
+    commands = [
+        ["tape_exp.training", *words, "model=rope", "task=arithmetic"],
+        ["tape_exp.training", *layers, f"runs={tmp_path}/layers"],
+        ["tape_exp.paper", "compare", *words, "model=rope", "task=arithmetic"],
+        ["tape_exp.paper", "list"],
+        ["tape_exp.launch.status", *words, "model=rope", "task=arithmetic"],
+    ]
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "-X", "warn_default_encoding", "-c", EVERY, json.dumps(commands)],
+        cwd=ROOT,
+        env={**os.environ, **locale, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    ended = re.findall(r"^status (\d+)$", done.stdout, re.MULTILINE)
+    assert ended == ["0", "2", "0", "0", "0"], done.stdout + done.stderr
+    assert "no names of files with ?, as in" in done.stderr  # ×, of a pattern of layers
+    assert "set PYTHONUTF8=1" in done.stderr
+    assert "| RoPE " in done.stdout

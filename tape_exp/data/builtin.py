@@ -202,7 +202,7 @@ def write_benchmarks(folder: Path) -> Path:
     files |= {f"{name}.yaml": yaml.safe_dump(own, sort_keys=False) for name, own in yamls.items()}
     for name, content in files.items():
         path = folder / name
-        if not path.exists() or path.read_text() != content:
+        if not path.exists() or path.read_text(encoding="utf-8") != content:
             write_atomically(path, content)
     return folder
 

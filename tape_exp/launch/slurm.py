@@ -59,7 +59,7 @@ def write_runs(jobs: Sequence[SweepRun], sweep: Path) -> None:
 def read_runs(sweep: Path) -> list[SweepRun]:
     """The runs of a submitted sweep, in the order of its array."""
     jobs = []
-    for line in (sweep / "jobs.tsv").read_text().splitlines():
+    for line in (sweep / "jobs.tsv").read_text(encoding="utf-8").splitlines():
         words, folder, steps, recorded = line.split("\t")
         path = sweep.parents[1] / folder if folder else None
         job = SweepRun(shlex.split(words), path, recorded=bool(recorded))
@@ -89,7 +89,7 @@ def sbatch(arguments: Sequence[str]) -> str:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     if done.returncode:
         reason = " ".join(done.stderr.split()).rstrip(".") or "it gives no reason"
         raise ConfigError(f"{command[0]} failed: {reason}.")

@@ -69,7 +69,9 @@ def state_of(job: SweepRun, queued: str, log: Path) -> tuple[str, str]:
     word for its task in the queue, if that is there, and what it printed.
     """
     if job.folder is None and log.exists():  # its base was not finished at submission
-        printed = re.findall(r" parameters.* in (/.+)", log.read_text(errors="replace"))
+        printed = re.findall(
+            r" parameters.* in (/.+)", log.read_text(encoding="utf-8", errors="replace")
+        )
         job.folder = Path(printed[-1]) if printed else None
     if job.done:
         return "done", "recorded" if job.recorded else str(job.folder)
@@ -98,7 +100,7 @@ def step_of(job: SweepRun) -> str:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the lock of a run: one on this machine, or any that shares locks."""
-    with suppress(FileNotFoundError), (folder / ".lock").open() as file:
+    with suppress(FileNotFoundError), (folder / ".lock").open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

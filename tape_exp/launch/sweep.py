@@ -128,7 +128,7 @@ def sbatch_options(jobs: Sequence[SweepRun], words: Sequence[str]) -> dict[str, 
     if len(devices) > 1:
         raise ConfigError("runs of one sweep need equal trainer.nodes and trainer.devices.")
     nodes, per_node = devices.pop()
-    text = CLUSTER.read_text() if CLUSTER.exists() else ""
+    text = CLUSTER.read_text(encoding="utf-8") if CLUSTER.exists() else ""
     chosen = yaml.load(text, yaml.BaseLoader) or {}  # all values are text: 24:00:00 is no number
     if not isinstance(chosen, dict):
         raise ConfigError(f"{CLUSTER} must hold <option>: <value>; see conf/local/example.yaml.")

@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 # What launchers tell each process that they start.
 LAUNCHERS = ["RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]
 LAUNCHERS += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"]
-HELPS = "TAPE_EXP_HELPS"  # the run for which a further process was started, as Lightning does it
+HELPS = "TAPE_EXP_HELPS"  # the hash of the run for which Lightning has started a further process
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ def read_process(devices: int, nodes: int, environment: Mapping[str, str]) -> Pr
 
 
 @contextmanager
-def part_of_run(process: Process, name: str) -> Iterator[None]:
-    """Be this process of the run ``name``, and leave nothing of it: the environment, torch's group
-    of processes and its threads are as before. One that another process has started for this run
-    alone ends with it.
+def part_of_run(process: Process, run: str) -> Iterator[None]:
+    """Be this process of the run with this hash, and leave nothing of it: the environment, torch's
+    group of processes and its threads are as before. One that another process has started for this
+    run alone ends with it.
     """
     import torch
     from lightning.fabric.utilities import rank_zero
@@ -95,7 +95,7 @@ def part_of_run(process: Process, name: str) -> Iterator[None]:
     _this = process
     lightning.rank = process.rank
     try:
-        _prepare_environment(name)
+        _prepare_environment(run)
         yield
     finally:
         if torch.distributed.is_initialized() and not grouped:
@@ -105,13 +105,13 @@ def part_of_run(process: Process, name: str) -> Iterator[None]:
         torch.set_num_threads(threads)
         lightning.rank = before.rank
         _this = before
-    if environment.get(HELPS) == name:
+    if environment.get(HELPS) == run:
         raise SystemExit(0)
 
 
-def _prepare_environment(name: str) -> None:
+def _prepare_environment(run: str) -> None:
     """What Lightning, torch and the processes of further devices read of it."""
-    os.environ[HELPS] = name
+    os.environ[HELPS] = run
     if _this.world == 1:
         for variable in LAUNCHERS:
             os.environ.pop(variable, None)

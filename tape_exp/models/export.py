@@ -69,7 +69,7 @@ def save(
     with new_folder(folder) as temporary:
         exported.save_pretrained(temporary, state_dict=weights)
         text = describe(card(name or folder.name, form, model))
-        (temporary / "README.md").write_text(text)
+        (temporary / "README.md").write_text(text, encoding="utf-8")
         if tokenizer is not None:
             bos, eos = map(tokenizer.backend.id_to_token, (tokenizer.bos, tokenizer.eos))
             words: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
@@ -170,12 +170,12 @@ def save_adapter(
         config.save_pretrained(str(temporary))
         if moved:
             path = temporary / "adapter_config.json"
-            settings_of_peft = json.loads(path.read_text()) | {MOVED: rope}
-            path.write_text(json.dumps(settings_of_peft, indent=2) + "\n")
+            settings_of_peft = json.loads(path.read_text(encoding="utf-8")) | {MOVED: rope}
+            path.write_text(json.dumps(settings_of_peft, indent=2) + "\n", encoding="utf-8")
         weights = {f"base_model.model.{key}": one for key, one in named.items()}
         save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
         readme = describe(_adapter_card(name or folder.name, base, rope))
-        (temporary / "README.md").write_text(readme)
+        (temporary / "README.md").write_text(readme, encoding="utf-8")
 
 
 def _adapter_card(name: str, base: str, rope: dict[str, Any]) -> str:

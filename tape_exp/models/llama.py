@@ -225,7 +225,7 @@ def files(folder: Path) -> list[Path]:
     if (folder / SINGLE).is_file() or not index.is_file():
         return [folder / SINGLE]
     try:
-        names = json.loads(index.read_text())["weight_map"].values()
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{index} has no weight_map; fetch it again.") from error
     return sorted({folder / str(name) for name in names})

@@ -131,12 +131,14 @@ def write(view: View, into: Path) -> list[Path]:
     path = into / "tables" / f"{stem}.csv"
     fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
     description = into / "tables" / f"{artifact.name}.yaml"
-    old = yaml.safe_load(description.read_text()) if description.exists() else fields
+    old = fields
+    if description.exists():
+        old = yaml.safe_load(description.read_text(encoding="utf-8"))
     same = [without_places(each.get("overrides", [])) for each in (old, fields)]
     if old.get("rows") != fields.get("rows") or same[0] != same[1]:
         warn(f"{artifact.name} replaces that of `{old['command']}`; --name= keeps both.")
     write_atomically(description, yaml.safe_dump(fields, sort_keys=False))
-    if not path.exists() or path.read_text() != table.csv():
+    if not path.exists() or path.read_text(encoding="utf-8") != table.csv():
         from tape_exp.paper.figures import figures  # imports matplotlib
 
         write_atomically(path, table.csv())
@@ -150,7 +152,9 @@ def kept(folder: Path) -> list[Artifact]:
     artifacts = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            artifacts.append(Artifact(name=path.stem, **yaml.safe_load(path.read_text())))
+            artifacts.append(
+                Artifact(name=path.stem, **yaml.safe_load(path.read_text(encoding="utf-8")))
+            )
         except TypeError:
             warn(f"{path} is of another version; the same comparison, made again, replaces it.")
     return artifacts

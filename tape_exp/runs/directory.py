@@ -8,6 +8,7 @@ run, resumes it from its last checkpoint or says that it is done.
 
 import json
 import logging
+import os
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,13 @@ class RunDirectory:
         place = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
         self.name = "-".join(place)
         self.path = Path(cfg.runs).expanduser().resolve().joinpath(*place)
+        try:
+            os.fsencode(self.path)
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"this locale has no names of files with {error.object[error.start]}, as in "
+                f"{self.path}: set PYTHONUTF8=1, or a locale of UTF-8."
+            ) from None
         self.checkpoints, self.artifacts = self.path / "checkpoints", self.path / "artifacts"
         self.metrics = self.path / "metrics.jsonl"
 

@@ -54,7 +54,7 @@ class JsonlLogger(Logger):
         if step == self.step and tuple(metrics) in self.reported:
             return
         row = {"step": step, **metrics, "seconds": round(self.clock.seconds(), 2)}
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def save(self) -> None:

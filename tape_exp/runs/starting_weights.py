@@ -136,7 +136,7 @@ def chat_template(checkpoint: Path) -> str | None:
     if checkpoint.is_dir():
         return _llama().read_config(checkpoint).chat_template
     path = companion(checkpoint, "chat_template.jinja")
-    return path.read_text() if path else None
+    return path.read_text(encoding="utf-8") if path else None
 
 
 def trained_tokenizer(checkpoint: Path) -> str | None:

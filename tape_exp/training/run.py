@@ -76,7 +76,7 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
     with (
         Preemption() as preemption,  # until nothing of the run is left to be put away
         logs_of_run(),
-        from_config.processes(cfg.trainer, directory.name),
+        from_config.processes(cfg.trainer, directory.hash),
     ):
         if record := finished(directory):  # without the lock, which a read-only disk refuses
             return record

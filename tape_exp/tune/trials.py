@@ -234,7 +234,11 @@ def _score(trials: Trials, trial: Trial) -> float:
         cfg = search.config(trial.study.study_name, trials.values(trial), seed)
         report = Report(trial, search.metric, offset=index * cfg.task.optim.max_steps)
         try:
-            with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
+            with (
+                open(os.devnull, "w", encoding="utf-8") as null,
+                redirect_stdout(null),
+                redirect_stderr(null),
+            ):
                 record = run(cfg, [report])  # it writes a log.txt
             scores.append(record["metrics"][search.metric])
             names.append(record["run"])

@@ -92,7 +92,9 @@ def test_a_rank_that_dies_stops_the_others_and_the_run_goes_on_bit_for_bit(tmp_p
     process = Command(*words, f"runs={tmp_path}/killed", "trainer.devices=2")
     whole = both(*words, f"runs={tmp_path}/whole")
     wait_for_step(tmp_path / "killed", 12, process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    children = (
+        Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+    )
     os.kill(int(children[0]), signal.SIGKILL)
     assert process.finish().returncode != 0
     (failed,) = tmp_path.rglob("FAILED")
