@@ -182,15 +182,18 @@ def write_text(folder: Path) -> None:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def on_text(folder: Path, task: str = "c4") -> list[str]:
-    """Overrides that put a language task on that text: byte tokens, 32 at once."""
+def on_text(folder: Path, task: str = "c4", llama: bool = False) -> list[str]:
+    """Overrides that put a language task on that text: byte tokens, 32 at once; a Llama has its own
+    tokenizer and sizes.
+    """
     words = [
         "scale.text=local",
         f"task.text.path={folder}",
         "task.train_length=32",
         f"cache={folder}/cache",
     ]
-    words += ["task.tokenizer.kind=byte", *(w for w in SMALL if "batch" not in w)]
+    sizes = ["task.tokenizer.kind=byte", *(w for w in SMALL if "batch" not in w)]
+    words += [] if llama else sizes
     node = compose_config([f"task={task}"]).task
     if "windows" in node:
         words += ["task.windows.lengths=[16,32]", "task.windows.tokens=500"]
@@ -260,8 +263,8 @@ def tiny_run(tmp_path: Path, sketched):
 def text_run(tmp_path, text_folder, sketched):
     """Run a language task on a little text; returns (config, record)."""
 
-    def call(*overrides, task="c4", steps=30):
-        words = [f"task={task}", *on_text(text_folder, task), "trainer=cpu", "logger=none"]
+    def call(*overrides, task="c4", steps=30, llama=False):
+        words = [f"task={task}", *on_text(text_folder, task, llama), "trainer=cpu", "logger=none"]
         words += [f"runs={tmp_path}/runs", "trainer.log_every=1"]
         if task == "c4":
             words += [f"task.optim.max_steps={steps}", "task.optim.batch=16"]

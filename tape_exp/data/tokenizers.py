@@ -174,10 +174,9 @@ class Tokenizer:
         chosen = [("bos", settings.bos), ("eos", settings.eos)]
         for key, name in (*chosen, *(("stops", stop) for stop in settings.stops)):
             if (number := backend.token_to_id(name)) is None:
-                word = f"task.tokenizer.{key}={literal(name)}"
                 raise ConfigError(
-                    f"{word}: the tokenizer has no such token; name one that it has, with the "
-                    f'quotes: "{word}".'
+                    f"task.tokenizer.{key}={literal(name)}: the tokenizer has no such token; name "
+                    f"one that it has, in quotes: \"task.tokenizer.{key}='<s>'\"."
                 )
             ids.append(number)
         # Both would change what a document becomes: cut short, or filled up with padding.

@@ -5,11 +5,12 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, where the run adapted 
 """
 
 import copy
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tape_exp.machine.files import sha256, short_hash, zip_is_sound
 from tape_exp.runs.identity import variant
@@ -17,10 +18,13 @@ from tape_exp.runs.saved import saved
 from tape_exp.settings import files
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import yaml_of
 
 DEFAULTS = (None, "<s>", "</s>")  # of the tokenizer's special tokens
+CHOSEN = re.compile(r"task\.tokenizer\.(bos|eos|add_bos|stops)")  # may differ from the Llama's
 # What follows from a Llama, whatever else the config says.
+OF_LLAMA = ("config.json", "adapter_config.json")  # which its folder has
 LLAMA_KEYS = ["task.arch", "model.theta", "model.scaling", "model.qk_norm", "model.window"]
 LLAMA_KEYS += [f"task.tokenizer.{key}" for key in ("bos", "eos", "add_bos", "stops")]
 
@@ -51,7 +55,7 @@ def find(cfg: DictConfig) -> Path | None:
     if path.suffix in (".safetensors", ".json"):
         raise ConfigError(f"checkpoint={spec} is a file of a Llama; name its folder: {path.parent}")
     if path.is_file() or (path.is_dir() and not is_task(spec)):
-        whole = path.is_file() or (path / "config.json").is_file()
+        whole = path.is_file() or any((path / name).is_file() for name in OF_LLAMA)
         return path if whole else last_checkpoint(path)
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~", "runs/", f"{cfg.runs}/")):
         return _llama().fetch(spec, f"checkpoint={spec}, which is no folder here")
@@ -210,12 +214,13 @@ def llama_title(checkpoint: Path) -> str | None:
     return files.read(record).get("llama") if record else None
 
 
-def stretched(asked: Any, own: Any, length: int | None) -> Any:
+def stretched(asked: Any, own: Any, length: int | None, base: Path) -> Any:
     """The scaling of weights with one of their ``own``, stretched as a config asks; by the same
-    method again the factors multiply. ``length`` is that of weights that are not stretched yet.
+    method again the factors multiply. ``length`` is that of weights that are not stretched yet,
+    ``base`` the Llama that they are or were.
 
     Raises:
-        ConfigError: they are stretched by another method already.
+        ConfigError: they are stretched already, by another method or by as much as is asked.
     """
     from tape_exp.models.positions.rope import Scaling
 
@@ -230,7 +235,25 @@ def stretched(asked: Any, own: Any, length: int | None) -> Any:
             f"model.scaling.method={method}: the checkpoint is stretched by {own['method']} "
             "already, which the same method alone can stretch further (longrope cannot)."
         )
-    return {**own, "factor": own["factor"] * (factor or 1)}
+    if own["factor"] is None:  # it follows the task, and there is no number to multiply
+        raise ConfigError(
+            f"model.scaling.method={method}: the checkpoint is stretched by it already, as far as "
+            "a task asks. Leave it out."
+        )
+    if factor is None:
+        raise ConfigError(
+            f"model.scaling.method={method} has no effect: the checkpoint is stretched by it "
+            f"already, {own['factor']:g} times. Leave it out, or add model.scaling.factor=2 to "
+            "stretch it twice as far."
+        )
+    longer = {**own, "factor": own["factor"] * factor}
+    if base.is_dir():  # whose attention_factor may be a function of the factor
+        theirs = _llama().read_config(base).scaling
+        if theirs.get("attention_factor") == own.get("attention_factor"):
+            further = longer["factor"] / theirs["factor"]
+            again = _llama().read_config(base, further).scaling
+            longer["attention_factor"] = again.get("attention_factor")
+    return longer
 
 
 def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
@@ -238,9 +261,12 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
     of the Llama that this is, adapts or was fine-tuned from; the config itself of another.
 
     Raises:
-        ConfigError: ``model`` cannot take up a Llama's positions.
+        ConfigError: ``model`` cannot take up a Llama's positions, the task reads no text, or what
+            was asked for has no effect.
     """
-    run = run_config(start)
+    cfg, run = copy.deepcopy(cfg), run_config(start)
+    with open_dict(cfg):
+        asked = cfg.pop("asked", [])  # the keys that a command line gives
     if (base := base_of(start)).is_dir():
         llama = _llama().read_config(base)
         values = {key: getattr(llama, key.rpartition(".")[2]) for key in LLAMA_KEYS}
@@ -248,6 +274,29 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
         values = {key: OmegaConf.select(run, key) for key in LLAMA_KEYS}
     else:
         return cfg
+    _check_fit(cfg, values)
+    # An adapted run may have stretched the base's positions itself.
+    own = values["model.scaling"] if run is None else OmegaConf.select(run, "model.scaling")
+    scaling = cfg.model.get("scaling")
+    values["model.scaling"] = stretched(scaling, own, trained_length(start), base)
+    applied = copy.deepcopy(cfg)
+    for key, value in values.items():
+        # Of the tokenizer, what differs from our own default was asked for.
+        chosen = key in asked or OmegaConf.select(cfg, key) not in DEFAULTS
+        if value is not None and not (chosen and CHOSEN.fullmatch(key)):
+            OmegaConf.update(applied, key, value, merge=key == "model.scaling", force_add=True)
+    for key in asked:
+        _refuse_unheeded(key, cfg, applied)
+    return applied
+
+
+def _check_fit(cfg: DictConfig, values: dict[str, Any]) -> None:
+    """Refuse a model and a task that cannot begin from a Llama with these ``values``."""
+    if "tokenizer" not in cfg.task:
+        raise ConfigError(
+            f"checkpoint={cfg.checkpoint} is a Llama, which reads text, and task={cfg.task.name} "
+            "has none: choose one that does, such as task=perplexity, c4 or benchmarks."
+        )
     model, added = cfg.model, [key for key in ("ssmax", "qk_norm") if cfg.model.get(key)]
     added = [key for key in added if not values.get(f"model.{key}")]
     rotary = (
@@ -260,13 +309,18 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
             f"checkpoint={cfg.checkpoint} is a Llama, whose positions are RoPE, and "
             f"model={model.name} {differs}: it cannot take these weights; use model=rope."
         )
-    # An adapted run may have stretched the base's positions itself.
-    own = values["model.scaling"] if run is None else OmegaConf.select(run, "model.scaling")
-    values["model.scaling"] = stretched(model.get("scaling"), own, trained_length(start))
-    cfg = copy.deepcopy(cfg)
-    for key, value in values.items():
-        # Of the tokenizer, what differs from our own default was asked for.
-        chosen = key.startswith("task.tokenizer") and OmegaConf.select(cfg, key) not in DEFAULTS
-        if value is not None and not chosen:
-            OmegaConf.update(cfg, key, value, merge=key == "model.scaling", force_add=True)
-    return cfg
+
+
+def _refuse_unheeded(key: str, cfg: DictConfig, applied: DictConfig) -> None:
+    """Refuse a key that a command line gives, and that the Llama decides otherwise."""
+    asked, found = (OmegaConf.select(one, key) for one in (cfg, applied))
+    if key.startswith("task.tokenizer.") and not CHOSEN.fullmatch(key):
+        why = "its own tokenizer comes with it"
+    elif asked != found and key != "model.scaling.factor":  # factors multiply
+        why = f"it has {literal(found)}"
+    else:
+        return
+    raise ConfigError(
+        f"{key}={literal(asked)} has no effect: checkpoint={cfg.checkpoint} is of a Llama, and "
+        f"{why}. Leave it out."
+    )

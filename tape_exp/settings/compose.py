@@ -8,7 +8,7 @@ import copy
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -134,6 +134,20 @@ def complete(cfg: DictConfig, words: Sequence[str]) -> None:
     # The others' keys are checked where their objects are built.
     values = {key: None if key in ("model", "task", "scale", "peft") else cfg[key] for key in cfg}
     validate(Config, OmegaConf.to_container(OmegaConf.create(values), resolve=True), "")
+    if cfg.checkpoint is not None and (asked := _asked(cfg, given)):
+        with open_dict(cfg):  # for what follows from the checkpoint, which may decide otherwise
+            cfg.asked = asked
+
+
+def _asked(cfg: DictConfig, given: Iterable[str]) -> list[str]:
+    """The keys of model and task.arch that words give, themselves or by a key of the scale from
+    which they are read, and those of the tokenizer.
+    """
+    arch: Any = OmegaConf.to_container(cfg.task, resolve=False)
+    read = {f"task.arch.{key}": str(value) for key, value in arch.get("arch", {}).items()}
+    by_scale = [key for key, value in read.items() if value.strip("${}") in given]
+    own = ("model.", "task.arch.", "task.tokenizer.")
+    return sorted({*by_scale, *(key for key in given if key.startswith(own))})
 
 
 def _has(cfg: DictConfig, key: str) -> bool:

@@ -142,6 +142,15 @@ def test_a_wrong_row_names_its_file(tmp_path):
             read("qasper", "train", "local", str(tmp_path))
 
 
+def test_special_tokens_of_a_prompt_are_tokens_and_those_of_an_answer_letters(byte):
+    example = Example("qasper", "e", "Where is </s>?", "<s>Here it is.", ["At </s> it is"])
+    asked, answer = encode(example, byte, 400)
+    assert [asked.count(token) for token in (byte.bos, byte.eos)] == [1, 1]
+    assert answer.count(byte.eos) == 1, "its end"
+    assert byte.decode(answer[:-1]) == " At </s> it is"
+    assert prompt(example, byte, 400, len(answer)) == asked
+
+
 def check(example: Example, tokenizer: Tokenizer, encoded, max_length: int) -> None:
     """What holds of every example and length."""
     asked, answer = encoded

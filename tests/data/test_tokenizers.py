@@ -1,11 +1,13 @@
 """Tokenizers: lossless, reproducible, and errors that say what to change."""
 
 import json
+import shlex
 
 import pytest
 
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 
 SAMPLES = [
@@ -35,6 +37,33 @@ def test_decoding_gives_back_every_byte(kind, corpus, tmp_path):
         assert not {tokenizer.bos, tokenizer.eos} & set(ids.tolist())
         if kind == "byte":
             assert len(ids) == len(sample.encode())
+
+
+def test_special_tokens_are_letters_in_a_document_and_tokens_in_a_prompt(corpus, tmp_path):
+    tokenizer = Tokenization("byte").make(corpus, tmp_path)
+    bos, eos = tokenizer.bos, tokenizer.eos
+    letters = [tokenizer.backend.token_to_id(letter) for letter in "<s>A</s>"]
+    said, token = "<s>A</s>", letters[3]
+    assert tokenizer.encode_documents([said])[0].tolist() == letters
+    assert tokenizer.encode_prompt(said) == [bos, token, eos], "it begins with BOS once"
+    assert tokenizer.encode_prompt("A") == [bos, token]
+    assert tokenizer.encode_prompt(f"<s>{said}") == [bos, bos, token, eos]
+    assert tokenizer.encode_documents([said])[0].tolist() == letters, "whatever came before"
+    without = Tokenization("byte", add_bos=False).make(corpus, tmp_path)
+    assert without.encode_prompt("A") == [token]
+
+
+def test_a_token_that_is_not_there_is_told_as_a_command_line_has_it(corpus, tmp_path):
+    made = Tokenization("byte").make(corpus, tmp_path)
+    (tmp_path / "tokenizer.json").write_text(made.save())
+    with pytest.raises(
+        ConfigError, match=r"bos='<\|x\|>': the tokenizer has no such token"
+    ) as error:
+        Tokenization(bos="<|x|>").load(tmp_path)
+    (word,) = shlex.split(str(error.value).partition("in quotes: ")[2].rstrip("."))
+    assert compose_config(["task=c4", word]).task.tokenizer.bos == "<s>"
+    with pytest.raises(ConfigError, match=r"""in "key='<s>'"."""):
+        compose_config(["task=c4", "task.tokenizer.bos=<|x|>"])
 
 
 def test_words_of_questions_are_tokens_and_digits_too(corpus, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
+from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from tokenizers import processors
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
@@ -339,6 +340,77 @@ def test_a_stretch_on_the_command_line_is_that_of_transformers(method, before, t
             te.build("rope", words[0], "model.scaling.factor=2", task="c4")
         with pytest.raises(ConfigError, match=f"stretched by {method} already"):
             te.build("rope", words[0], "model.scaling.method=ntk", task="c4")
+
+
+@pytest.mark.parametrize(
+    "more", [{"mscale": 0.7, "mscale_all_dim": 0.3}, {"attention_factor": 1.1}, {}], ids=str
+)
+def test_what_a_further_stretch_does_to_queries_is_that_of_transformers(more, tmp_path):
+    """mscale makes the attention factor a function of the factor; a given one stays."""
+    config = {"original_max_position_embeddings": 32, **more}
+    theirs(**rope("yarn", factor=4.0, **config)).save_pretrained(tmp_path)
+    add_tokenizer(tmp_path)
+    words = ["model.scaling.method=yarn", "model.scaling.factor=2"]
+    decoder, _ = te.build("rope", f"checkpoint={tmp_path}", *words, task="c4")
+    expected = logits(theirs(**rope("yarn", factor=8.0, **config)))
+    assert (logits(decoder.eval()) - expected).abs().max() < 1e-4
+
+
+YARN = rope("yarn", factor=4.0)
+UNHEEDED = [  # of a Llama, keys of the command line and what is told
+    ({}, "model.theta=500000", r"model\.theta=500000 has no effect: .* it has 10000\.0\. Leave"),
+    (rope("default", 5e5, None), "model.theta=10000", "it has 500000"),  # our own default
+    ({}, "task.arch.layers=1", r"task\.arch\.layers=1 has no effect: .* it has 2"),
+    ({}, "scale.language.arch.width=16", r"task\.arch\.width=16 has no effect: .* it has 32"),
+    ({}, "+task.arch.tied=true", "it has false"),
+    ({}, "task.tokenizer.kind=byte", "its own tokenizer comes with it"),
+    (YARN, "model.scaling.method=none", "it has yarn"),
+    (YARN, "model.scaling.method=yarn", r"method=yarn has no effect: .* by it already, 4 times"),
+    (YARN, "model.scaling.original=64", r"original=64 has no effect: .* it has 32"),
+]
+
+
+@pytest.mark.parametrize(("changes", "word", "told"), UNHEEDED, ids=[one[1] for one in UNHEEDED])
+def test_a_key_that_a_llama_decides_is_not_dropped_without_a_word(changes, word, told, tmp_path):
+    theirs(**changes).save_pretrained(tmp_path)
+    add_tokenizer(tmp_path, ("a",))
+    words = ["task=perplexity", "model=rope", f"checkpoint={tmp_path}", word]
+    with pytest.raises(ConfigError, match=told):
+        starting_weights.apply_llama_config(compose_config(words), tmp_path)
+
+
+HEEDED = [  # keys of the command line that mean something, and the one that has their value
+    ("task.arch.layers=2", "task.arch.layers", 2),  # which it has
+    ("+model.window=8", "model.window", 8),  # which it leaves open
+    ("task.tokenizer.bos='a'", "task.tokenizer.bos", "a"),
+    ("task.tokenizer.eos='<s>'", "task.tokenizer.eos", "<s>"),
+    ("model.scaling={method: yarn, factor: 2, original: 64}", "model.scaling.original", 64),
+]
+
+
+@pytest.mark.parametrize(("word", "key", "value"), HEEDED, ids=[one[0] for one in HEEDED])
+def test_a_key_that_a_llama_leaves_open_is_heeded(word, key, value, tmp_path):
+    theirs().save_pretrained(tmp_path)
+    words = ["task=perplexity", "model=rope", f"checkpoint={add_tokenizer(tmp_path, ('a',))}", word]
+    applied = starting_weights.apply_llama_config(compose_config(words), tmp_path)
+    assert OmegaConf.select(applied, key) == value
+    assert "asked" not in applied
+
+
+def test_bos_is_no_target_for_a_llama_that_nothing_is_trained_on(tmp_path):
+    theirs().save_pretrained(tmp_path)
+    add_tokenizer(tmp_path)
+    words, start = ["task.windows.tokens=50", f"cache={tmp_path}"], f"checkpoint={tmp_path}"
+    _, task = te.build("rope", start, *words, task="perplexity")
+    assert task.unscored == task.tokenizer.bos
+    for name, chosen in (("perplexity", "task.tokenizer.kind=byte"), ("c4", start)):  # trained here
+        more = ["task.train_tokens=5000"] if name == "c4" else []
+        assert te.build("rope", chosen, *words, *more, task=name)[1].unscored is None
+
+
+def test_a_task_without_text_names_one_that_reads_it(checkpoint):
+    with pytest.raises(ConfigError, match=r"is a Llama, which reads text, and task=arithmetic"):
+        te.build("rope", f"checkpoint={checkpoint}")
 
 
 LINEAR, TOP = {"type": "linear", "factor": 4.0}, {"original_max_position_embeddings": 32}

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import tape_exp as te
-from tape_exp.models import llama
+from tape_exp.models import export, llama
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import OnDevice
 
@@ -205,6 +205,32 @@ def test_answers_that_are_not_given_as_asked_are_refused_by_name(told, harness):
 def test_an_empty_continuation_is_one_sentence(pair, harness):
     with pytest.raises(ConfigError, match="empty continuation, which has none; give every"):
         harness.loglikelihood(requests("loglikelihood", [pair]))
+
+
+@pytest.mark.parametrize("form", ["qwen instruct", "pad alone", "llama"])
+def test_special_tokens_go_through_a_run_and_an_export(form, tmp_path):
+    """A run's folder and an exported one name what the Llama's own folder names."""
+    folder = folder_of(form, tmp_path / "llama")
+    words = ["task.windows.tokens=50", f"cache={tmp_path}"]
+    decoder, task = te.build("rope", f"checkpoint={folder}", *words, task="perplexity")
+    base, tokenizer = AutoTokenizer.from_pretrained(folder), task.tokenizer
+    run = tmp_path / "run"
+    run.mkdir()
+    for name, content in task.assets().items():
+        (run / name).write_text(content)
+    kept = task.tokenization.load(run / "tokenizer.json")
+    names = [(one.prefix, one.fingerprint, one.named.pad) for one in (kept, tokenizer)]
+    assert names[0] == names[1]
+    for number, made in enumerate((kept, tokenizer)):
+        out = tmp_path / f"out{number}"
+        export.save(decoder, out, made, model={"name": "rope"})
+        again = AutoTokenizer.from_pretrained(out)
+        pad = base.pad_token or base.eos_token
+        assert (again.bos_token, again.eos_token) == (base.bos_token, base.eos_token)
+        assert again.pad_token == pad
+        assert again(CHAT).input_ids == base(CHAT).input_ids
+        told, theirs = llama.read_config(out), llama.read_config(folder)
+        assert (told.bos, told.eos, told.add_bos) == (theirs.bos, theirs.eos, theirs.add_bos)
 
 
 def test_a_token_that_the_model_lacks_is_refused_in_a_prompt(harness):

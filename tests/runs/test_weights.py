@@ -5,6 +5,7 @@ from.
 import re
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -376,8 +377,7 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     (folder / "tokenizer.json").write_text(tokenizer.save())
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     words = ["model=tape", "peft=tape", f"task.init_from={folder}", *EXTEND[1:3]]
-    sizes = [f"task.arch.{key}" for key in ("layers=3", "width=24", "heads=4", "ffn=40")]
-    words += sizes  # its own, or they would be refused
+    text_run = partial(text_run, llama=True)
     _, record = text_run(*words, "task.optim.max_steps=2", task="extend")
     arch = record["config"]["task"]["arch"]
     expected = {"layers": 3, "width": 24, "heads": 4, "kv_heads": 2, "ffn": 40, "vocab": 300}
@@ -385,10 +385,11 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert record["config"]["model"]["theta"] == 5e4
     assert record["config"]["task"]["init_from"] == "llama"
     assert record["llama"] == record["begun_from"]
-    own = ["task=extend", *on_text(text_folder, "extend"), *words, "task.optim.max_steps=2"]
+    own = ["task=extend", *on_text(text_folder, "extend", llama=True), *words]
+    own += ["task.optim.max_steps=2"]
     view = compare.view_of(compare.requested(own)[0], [record], [0])
     assert view.runs(view.rows[0]) == [record]  # what has run is found
-    _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", *sizes, task="github")
+    _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", task="github")
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
     assert scores["llama"] == record["llama"]
     assert not [word for word in scores["words"] if "arch" in word or word.startswith("+")]
@@ -397,8 +398,8 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
         text_run("model=alibi", f"checkpoint={folder}", task="github")
     with pytest.raises(ConfigError, match=r"model=ssmax adds ssmax"):
         text_run("model=ssmax", f"checkpoint={folder}", task="github")
-    _, tuned = text_run("model=rope", f"checkpoint={folder}", *sizes, "task.optim.max_steps=2")
-    _, scores = text_run("model=rope", "checkpoint=c4", *sizes, task="github")
+    _, tuned = text_run("model=rope", f"checkpoint={folder}", "task.optim.max_steps=2")
+    _, scores = text_run("model=rope", "checkpoint=c4", task="github")
     assert scores["llama"] == tuned["llama"] == record["llama"]
     (done,) = (tmp_path / "runs" / "c4").glob("smoke/rope/*/DONE")
     assert export.main([str(done.parent), str(tmp_path / "out")]) == 0
@@ -406,7 +407,7 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert scores["config"]["model"]["theta"] == 5e4, "that of the run which fine-tuned it whole"
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)
     stretch = ("model.scaling.method=yarn", "model.scaling.factor=2")
-    text_run("model=rope", f"checkpoint={folder}", *sizes, *stretch, task="github")
+    text_run("model=rope", f"checkpoint={folder}", *stretch, task="github")
     stretched = [run.parent for run in (tmp_path / "runs").glob("github/smoke/rope/*/DONE")]
     (stretched,) = [run for run in stretched if "method: yarn" in (run / "config.yaml").read_text()]
     assert export.main([str(stretched), str(tmp_path / "yarn")]) == 0, "nothing was trained"
@@ -417,7 +418,7 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert gap < 1e-4 < (theirs(tokens).logits - plain).abs().max()
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
-        text_run("model=rope", f"checkpoint={folder}", *sizes, task="github")
+        text_run("model=rope", f"checkpoint={folder}", task="github")
 
 
 def finished(folder, *words: str, step: int = 1):

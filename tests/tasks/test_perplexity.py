@@ -88,6 +88,32 @@ def test_perplexity_is_that_of_one_window_at_a_time(name, mode, stride, text_fol
         )
 
 
+@torch.no_grad()
+def test_a_token_that_is_not_scored_is_only_read(text_folder, tokenizer):
+    """BOS, as of a Llama: the same logits, and one target less for each document but the first."""
+    text = Text("set", source="local", path=str(text_folder))
+    tokens = tokenise(text, "test", tokenizer, text_folder / "cache")
+    model = make_decoder("rope", Arch(2, 32, 4, 48, vocab=tokenizer.vocab, max_length=64))
+    randomise(model)
+    read = (tokens, tokenizer.decode, Windows((64,)), "set", silent, None, tokenizer.bos)
+    found = perplexity(model, *read)
+    ids = torch.from_numpy(tokens[:])
+    windows = [ids[start : start + 65] for start in range(0, len(ids) - 1, 64)]
+    nll, ignored = 0.0, {"ignore_index": tokenizer.bos, "reduction": "sum"}
+    for window in windows:
+        logits = model(window[None, :-1])[0].double()
+        nll += float(torch.nn.functional.cross_entropy(logits, window[1:], **ignored))
+    documents = [json.loads(line)["text"] for line in (text_folder / "test.jsonl").open()]
+    scored = len(ids) - len(documents)
+    assert found["set/tokens"] == scored
+    assert found["set/perplexity@64"] == pytest.approx(math.exp(nll / scored), rel=1e-5)
+    size = sum(len(document.encode()) for document in documents)
+    assert found["set/bits_per_byte@64"] == pytest.approx(nll / math.log(2) / size, rel=1e-5)
+    share = np.unique(ids[ids != tokenizer.bos], return_counts=True)[1] / scored
+    unigram = math.exp(-(share * np.log(share)).sum())
+    assert found["set/unigram_perplexity"] == pytest.approx(unigram)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
 def test_the_sliding_tasks_have_the_papers_protocol(task):
