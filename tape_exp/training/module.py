@@ -200,7 +200,7 @@ class LanguageModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """AdamW with the task's schedule. Matrices decay: linear maps, embeddings, tables. Norms,
-        biases and numbers of heads or channels do not (see :func:`decays`).
+        biases and numbers of heads do not (see :func:`decays`).
 
         Where ``optim.position_lr`` is not 1 the positional encoding's parameters are two further
         groups, whose rate it multiplies.
@@ -245,15 +245,12 @@ class LanguageModule(LightningModule):
 
 
 def decays(model: nn.Module, name: str) -> bool:
-    """Whether weight decay reaches a parameter: whether it is a matrix, and not numbers of heads in
-    a column, (H, 1), or what an encoding names as ``undecayed``.
+    """Whether weight decay reaches a parameter: whether it is a matrix, and not a number for each
+    head in a column, (H, 1), as an author of an encoding may write it.
     """
-    owner, _, own_name = name.rpartition(".")
-    module, parameter = model.get_submodule(owner), model.get_parameter(name)
+    module, parameter = model.get_submodule(name.rpartition(".")[0]), model.get_parameter(name)
     if isinstance(module, nn.Linear | nn.Embedding):
         return parameter.ndim > 1
-    if own_name in getattr(module, "undecayed", ()):
-        return False
     return parameter.ndim > 1 and parameter.shape[-1] > 1
 
 

@@ -62,9 +62,6 @@ class PositionEncoding(nn.Module):
     reach: int | None = None
     # What a token sees depends on `places.lengths`: on how long its row is.
     reads_length = False
-    # Parameters of several dimensions that are numbers of heads or channels, as a bias is, and no
-    # map or table: they have no weight decay.
-    undecayed: tuple[str, ...] = ()
 
     def __init__(self, arch: Arch) -> None:
         super().__init__()

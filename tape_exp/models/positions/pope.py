@@ -33,7 +33,6 @@ class PoPE(PositionEncoding):
     """
 
     grouped_keys = True
-    undecayed = ("delta",)
 
     def __init__(
         self, arch: Arch, theta: Theta = 10_000.0, phases: Literal["zero", "uniform"] = "zero"

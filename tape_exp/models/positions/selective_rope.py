@@ -40,7 +40,6 @@ class SelectiveRoPE(PositionEncoding):
 
     cacheable = False  # the angles are sums over all tokens so far
     grouped_keys = True
-    undecayed = ("b",)
 
     def __init__(
         self,
