@@ -29,10 +29,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from tape_exp.settings import folders
-from tape_exp.settings.construct import arguments_model, keys_at, locate, validate
+from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError, choose, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
-from tape_exp.settings.schema import GROUPS, AttentionConfig, Config
+from tape_exp.settings.schema import GROUPS, Arch, AttentionConfig, Config, Optim
 
 UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
 # Ends of our keys, and what transformers' Trainer, lm-eval and others call them.
@@ -63,6 +63,8 @@ FOREIGN = {
     "checkpoint": "pretrained model_args model_name_or_path",
     "shots": "num_fewshot",
 }
+# Sections with keys that YAMLs may leave out.
+OPTIONAL: dict[str, Any] = {"model": AttentionConfig, "task.optim": Optim, "task.arch": Arch}
 USER_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
@@ -238,9 +240,10 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     unknown = re.search(r"Could not override '([^']+)'|Key '([^']+)' (?:is )?not in", text)
     if unknown:
         name = key or next(filter(None, unknown.groups()))
-        if _is_optional(name, words):
-            section = name.partition(".")[0]
-            return f"{name} is no key of this {section}'s YAML; write +{name}= to add it."
+        section, _, last = name.rpartition(".")
+        if section in OPTIONAL and last in OPTIONAL[section].__dataclass_fields__:
+            group = section.partition(".")[0]
+            return f"{name} is no key of this {group}'s YAML; write +{name}= to add it."
         return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows every key."
     text = re.sub(r" (full_key|reference_type|object_type|See https).*", "", text)
     return f"{key}: {text}." if key else text
@@ -257,30 +260,11 @@ def _quoted(word: str) -> str:
     return shlex.quote(quoted) if value else ""
 
 
-def _is_optional(key: str, words: Sequence[str]) -> bool:
-    """Whether the class of a section takes a key that its YAML leaves out."""
-    section, _, inner = key.partition(".")
-    if section not in ("model", "task", "peft") or not inner:
-        return False
-    if section == "model" and inner in AttentionConfig.__dataclass_fields__:
-        return True
-    try:
-        node = _choose(_choices(words))[section]
-        schema = arguments_model(locate(node.get("_target_"), section))
-    except USER_ERRORS:
-        return False
-    *path, last = inner.split(".")
-    return last in keys_at(schema, path)
-
-
-def _choices(words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(w for w in words if w.partition("=")[0] in (*GROUPS, "hydra.searchpath"))
-
-
 def _nearest(key: str, words: Sequence[str]) -> str:
     """`` is not known. Did you mean …?`` of the keys that the chosen YAMLs set."""
+    choices = tuple(w for w in words if w.partition("=")[0] in (*GROUPS, "hydra.searchpath"))
     try:
-        known = [*GROUPS, *_keys(OmegaConf.to_container(_choose(_choices(words))))]
+        known = [*GROUPS, *_keys(OmegaConf.to_container(_choose(choices)))]
     except USER_ERRORS:
         known = list(GROUPS)
     last_of = {k: k.rpartition(".")[2] for k in known if not k.startswith("scale.")}

@@ -108,7 +108,7 @@ def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[
     if isinstance(cause := first.get("ctx", {}).get("error"), ConfigError):
         return str(cause)
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = [*keys_at(schema, place[:-1]), *also]
+        known = [*_keys_at(schema, place[:-1]), *also]
         return f"{key}{did_you_mean(place[-1], known)} Known keys: {', '.join(known)}."
     if first["type"] == "literal_error":
         choices = re.findall(r"'([^']+)'", first["ctx"]["expected"])
@@ -118,18 +118,16 @@ def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[
     if first["type"] == "string_too_short":
         return f"{key}= has no value: write one, or leave it out."
     msg = re.sub(r"^(Input|Tuple) should", "should", first["msg"])
-    if isinstance(text := first["input"], str) and first["type"].endswith("_type"):
-        advice = ""
-        if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text, re.IGNORECASE):
-            advice = (
-                f", and is a text: write {key}={text} without quotes, or the shell's $NAME "
-                "instead of ${oc.env:NAME}"
-            )
-        return f"{key}='{text}' {msg}{advice}."
+    text, number = str(first["input"]), r"[-+]?[\d.]+(e[-+]?\d+)?"
+    if isinstance(first["input"], str) and re.fullmatch(number, text, re.IGNORECASE):
+        return (
+            f"{key}='{text}' {msg}, and is a text: write {key}={text} without quotes, or the "
+            "shell's $NAME instead of ${oc.env:NAME}."
+        )
     return f"{key}={first['input']} {msg}."
 
 
-def keys_at(schema: Any, path: Sequence[Any]) -> list[str]:
+def _keys_at(schema: Any, path: Sequence[Any]) -> list[str]:
     """The keys of the schema's section that lies at ``path``."""
     for part in path:
         hint = typing.get_type_hints(schema).get(part)
