@@ -61,7 +61,7 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
     assert jobs[-1].folder is None, "it depends on the base, which is not finished"
     directory = RunDirectory(base.cfg)
     directory.open({})
-    (directory.checkpoints / "step8.ckpt").touch()
+    (directory.checkpoints / "step00000008.ckpt").touch()
     finish(directory)
     later = runs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
     (started,) = [job for job in later if job.level and job.folder]

@@ -103,7 +103,7 @@ def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path
     assert "starts from a run that is not finished" in capsys.readouterr().out
     directory = RunDirectory(base.cfg)
     directory.open({})
-    (directory.checkpoints / "step8.ckpt").touch()
+    (directory.checkpoints / "step00000008.ckpt").touch()
     finish(directory)
     begun = RunDirectory(started.cfg)
     log = sweep_folder([base, started]) / "logs/1.txt"
