@@ -127,7 +127,7 @@ def metrics_of(run: Record) -> dict[str, float]:
     if "_metrics" not in run:
         numbers = {key: part for key, part in run.items() if isinstance(part, int | float)}
         metrics = {as_shown(key): number for key, number in run["metrics"].items()}
-        run["_metrics"] = numbers | metrics | derived(run)
+        run["_metrics"] = numbers | metrics | derived(run | {"metrics": metrics})
     return run["_metrics"]
 
 

@@ -125,6 +125,8 @@ def words_of(config: dict[str, Any], start: Path | None = None) -> list[str]:
     """
     source = config["task"].get("text", config["task"]).get("source")
     wanted: dict[str, Any] = {key: config[key] for key in KEYS if key in config}
+    if wanted.get("checkpoint") == config["task"].get("init_from"):
+        wanted.pop("checkpoint", None)  # it follows from the task's key
     wanted["scale"] = {"name": config["scale"]} | ({} if source is None else {"text": source})
     wanted["trainer"] = {"precision": config["precision"]}
     plain, chosen = _composed(), []

@@ -5,7 +5,15 @@ import subprocess
 import numpy as np
 import pytest
 
-from tape_exp.paper.records import add_records, fits, keys_of, merged, read_records, where
+from tape_exp.paper.derived import metrics_of
+from tape_exp.paper.records import (
+    add_records,
+    fits,
+    keys_of,
+    merged,
+    read_records,
+    where,
+)
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import words_of
 from tape_exp.settings import folders
@@ -56,9 +64,23 @@ def test_scrolls_are_one_file_and_one_task():
     assert keys_of(one)["task"] == "scrolls"
 
 
+def test_a_generated_set_of_scrolls_has_the_score_of_the_set():
+    task = {"name": "scrolls_qmsum", "dataset": "qmsum"}
+    run = record("rope", 0, {"builtin_qmsum/rouge/geometric_mean": 70.0}, task=task)
+    assert metrics_of(run)["qmsum/score"] == 70.0
+
+
 def test_words_keep_a_key_that_the_yaml_lacks():
     words = words_of(identity_of(compose_config(["model=rope", "+model.window=4"])))
     assert "+model.window=4" in words
+
+
+def test_a_run_that_begins_from_its_tasks_base_is_asked_for_by_the_tasks_key():
+    """``checkpoint`` follows from it: a word of its own would make it another experiment."""
+    words = ["task=scrolls", "task.init_from=c4", "task.dataset=qmsum"]
+    config = identity_of(compose_config(words)) | {"scale": "smoke", "precision": "auto"}
+    assert "checkpoint=c4" not in words_of(config | {"checkpoint": "c4"})
+    assert "checkpoint=extend" in words_of(config | {"checkpoint": "extend"})
 
 
 @pytest.mark.slow
