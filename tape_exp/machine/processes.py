@@ -17,6 +17,7 @@ Item = TypeVar("Item")
 # What launchers tell each process that they start.
 LAUNCHERS = ["RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]
 LAUNCHERS += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"]
+OF_LIGHTNING = "PL_"  # PL_TRAINER_LIMIT_VAL_BATCHES is an argument of every Trainer, say
 HELPS = "TAPE_EXP_HELPS"  # the hash of the run for which Lightning has started a further process
 
 
@@ -110,8 +111,12 @@ def part_of_run(process: Process, run: str) -> Iterator[None]:
 
 
 def _prepare_environment(run: str) -> None:
-    """What Lightning, torch and the processes of further devices read of it."""
+    """What Lightning, torch and the processes of further devices read of it; what a run computes is
+    said by its config alone.
+    """
     os.environ[HELPS] = run
+    for variable in [name for name in os.environ if name.startswith(OF_LIGHTNING)]:
+        del os.environ[variable]
     if _this.world == 1:
         for variable in LAUNCHERS:
             os.environ.pop(variable, None)

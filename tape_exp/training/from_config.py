@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.plugins.environments import (
     ClusterEnvironment,
     LightningEnvironment,
@@ -20,7 +20,7 @@ from lightning.fabric.plugins.environments import (
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.machine.processes import part_of_run, read_process, this_process
+from tape_exp.machine.processes import gather, part_of_run, read_process, this_process
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
@@ -152,10 +152,17 @@ def require_devices(cfg: DictConfig) -> None:
 
 
 def make_trainer(
-    cfg: DictConfig, task: Task, accumulate: int, validate_every: int, **reports: Any
+    cfg: DictConfig,
+    task: Task,
+    accumulate: int,
+    validate_every: int,
+    folder: Path,
+    callbacks: list[Callback],
 ) -> Trainer:
-    """Lightning's trainer for the config, with accumulation to the global batch; ``reports`` are
-    its ``logger`` and ``callbacks``.
+    """Lightning's trainer for the config, with accumulation to the global batch.
+
+    Under SLURM it begins from any ``hpc_ckpt_1.ckpt`` in its ``folder``, which is therefore the
+    run's: the working directory may be that of another Lightning project.
     """
     cfg, launcher = cfg.trainer, this_process().launcher
     devices, timeout = cfg.devices * cfg.nodes, timedelta(seconds=cfg.timeout)
@@ -183,7 +190,9 @@ def make_trainer(
             num_nodes=cfg.nodes,
             strategy=strategy,
             precision=precision(cfg.precision, cfg.accelerator),  # type: ignore[arg-type]
-            **reports,
+            logger=False,
+            callbacks=callbacks,
+            default_root_dir=folder,
             plugins=[SafeCheckpointIO(), surroundings],
             max_epochs=-1,
             max_steps=task.optim.max_steps,
@@ -202,3 +211,13 @@ def make_trainer(
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     return trainer
+
+
+def meet(trainer: Trainer, module: LightningModule) -> None:
+    """Wait until every process that a launcher has started is here. (Those that Lightning starts
+    begin later than the first has come here.)
+    """
+    if this_process().launcher:
+        trainer.strategy.connect(module)
+        trainer.strategy.setup_environment()  # which Lightning's fit does again, to no effect
+        gather(None)

@@ -136,19 +136,21 @@ def train_and_evaluate(
         trained = sum(p.numel() for _, p in peft.trained(run.decoder))
         log.info("  %s of them are trained", f"{trained:,}")
     attention.CHOICES.clear()
-    checkpoint, step = newest(directory.checkpoints, directory.hash, cfg.trainer.strategy == "fsdp")
-    if checkpoint:
-        log.info("Resuming from step %d (%s).", step, checkpoint.name)
-    run.loggers.extend(make_loggers(cfg, directory, run.clock, step))
     partial = run.decoder.adaptation is not None and run.decoder.adaptation.partial
     base = base_of(start) if start and partial else None
     module = LanguageModule(run.decoder, task, cfg, directory.hash, base)
     every = (cfg.trainer.checkpoint_every, run.validate_every, cfg.trainer.log_every)
     saving = Checkpoints(directory.checkpoints, *every, run.preemption)
     # The report of a step comes before its checkpoint: a resumed run would not repeat it.
-    reports: Any = {"logger": run.loggers}
-    reports["callbacks"] = [StepReport(cfg.trainer.log_every), watch, saving, *further]
-    trainer = from_config.make_trainer(cfg, task, run.accumulate, run.validate_every, **reports)
+    callbacks = [StepReport(cfg.trainer.log_every), watch, saving, *further]
+    rhythm = (run.accumulate, run.validate_every)
+    trainer = from_config.make_trainer(cfg, task, *rhythm, directory.path, callbacks)
+    from_config.meet(trainer, module)  # the first may have had to clear the run's folder
+    checkpoint, step = newest(directory.checkpoints, directory.hash, cfg.trainer.strategy == "fsdp")
+    if checkpoint:
+        log.info("Resuming from step %d (%s).", step, checkpoint.name)
+    run.loggers.extend(make_loggers(cfg, directory, run.clock, step))
+    trainer.loggers = run.loggers
 
     if task.trains:
         trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from tape_exp.machine.processes import (
 )
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
-from tests.processes import Command, train
+from tape_exp.training.run import run
+from tests.processes import Command, both, script, train
 from tests.training.test_faults import WORDS
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "1", "GROUP_RANK": "1", "RANK": "3"}
@@ -153,7 +155,48 @@ def test_every_job_of_a_sweep_over_two_processes_trains(tmp_path):
 @pytest.mark.slow
 def test_processes_of_different_runs_are_refused(tmp_path):
     words = [*WORDS, *ON_CPUS, f"runs={tmp_path}", "task.optim.max_steps=5"]
-    both = [Command(*words, f"seed={n}", environment=srun(n, 2)) for n in range(2)]
-    ended = [one.finish() for one in both]
+    tasks = [Command(*words, f"seed={n}", environment=srun(n, 2)) for n in range(2)]
+    ended = [task.finish() for task in tasks]
     assert [one.returncode for one in ended] == [2, 2]
     assert all("the processes work on different runs, " in one.stderr for one in ended)
+
+
+def late(*words: str) -> None:
+    """``python train.py words`` whose first process is late to open the run's folder."""
+    opened = RunDirectory.open
+
+    def open_late(self, assets):
+        time.sleep(3 * first_process())
+        opened(self, assets)
+
+    RunDirectory.open = open_late
+    script(*words)
+
+
+@pytest.mark.slow
+def test_no_process_looks_into_the_folder_before_the_first_has_cleared_it(tmp_path):
+    words = [*WORDS, *ON_CPUS, f"runs={tmp_path}", "task.optim.max_steps=5"]
+    directory = RunDirectory(compose_config(words))
+    assert train(*words, "trainer.devices=1").returncode == 0
+    (directory.artifacts / "left.txt").touch()
+    ended = [one.finish() for one in both(*words, "rerun=true", program=late)]
+    assert [one.returncode for one in ended] == [0, 0], ended[0].stderr
+    assert directory.done
+    assert not (directory.artifacts / "left.txt").exists()
+    assert directory.record()["curves"]["train/loss"]["step"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_what_surrounds_a_run_decides_nothing_that_it_computes(tmp_path, monkeypatch):
+    words = [*WORDS, "task.optim.max_steps=5"]
+    expected = run(compose_config([*words, f"runs={tmp_path}/alone"]))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hpc_ckpt_3.ckpt").write_text("of another Lightning project")
+    for name, value in srun(0, 1).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PL_TRAINER_LIMIT_VAL_BATCHES", "1")
+    monkeypatch.setenv("PL_TRAINER_OVERFIT_BATCHES", "1")
+    monkeypatch.setenv("PL_GLOBAL_SEED", "3")
+    record = run(compose_config([*words, f"runs={tmp_path}/surrounded"]))
+    assert record["curves"] == expected["curves"]
+    assert record["metrics"] == expected["metrics"]
