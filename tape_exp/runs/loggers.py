@@ -105,21 +105,21 @@ def asks_for_wandb(logger: DictConfig) -> bool:
 
 def logged_in() -> bool:
     """Whether W&B finds a key where it looks for one, in the environment, its settings and netrc;
-    wandb is not imported, since most runs do without.
+    wandb is not imported, since most runs do without. A user may have no home, as in a container.
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     settings = configparser.ConfigParser(interpolation=None)
     folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
     with suppress(configparser.Error, OSError, UnicodeError):
-        settings.read(Path(folder).expanduser() / "settings", "utf-8")
+        settings.read(Path(os.path.expanduser(folder), "settings"), "utf-8")
     if settings.has_option("default", "api_key"):
         return True
     saved = settings.get("default", "base_url", fallback="https://api.wandb.ai")
     host = urlsplit(os.environ.get("WANDB_BASE_URL") or saved).netloc
     with suppress(netrc.NetrcParseError, OSError, UnicodeError):
-        path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
-        _, _, password = netrc.netrc(str(path)).authenticators(host) or ("", "", "")
+        path = os.path.expanduser(os.environ.get("NETRC") or "~/.netrc")
+        _, _, password = netrc.netrc(path).authenticators(host) or ("", "", "")
         return bool(password)
     return False
 

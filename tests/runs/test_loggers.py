@@ -265,6 +265,15 @@ def test_a_login_is_what_wandb_itself_finds(case, tmp_path, monkeypatch, fresh_w
     assert asks_for_wandb(compose_config([]).logger) == found
 
 
+def test_a_user_without_a_home_has_no_login(fresh_wandb, monkeypatch):
+    for name in ("HOME", "NETRC", "WANDB_CONFIG_DIR"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # KeyError, as of a number without a name
+    with pytest.raises(RuntimeError, match="home"):
+        Path.home()
+    assert not logged_in()
+
+
 @pytest.mark.parametrize(
     ("words", "environment", "asks"),
     [
