@@ -15,6 +15,7 @@ from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.plugins import names_in
 
 OUT = folders.RESULTS / "bench"
+PLACES = ("logger", "runs=", "rerun=", "cache=")  # words that change nothing that is measured
 
 
 class Bench:
@@ -32,9 +33,10 @@ class Bench:
                 f"{wrong[0]} is no word of a bench: models are given by name, tasks as "
                 "tasks=reverse,sort and learning rates as rates=0.001,0.003."
             )
-        if self.overrides and out.resolve() == OUT.resolve():
+        changes = [word for word in self.overrides if not word.startswith(PLACES)]
+        if changes and out.resolve() == OUT.resolve():
             raise ConfigError(
-                f"{OUT} is for benches whose recipe is unchanged, and {' '.join(self.overrides)} "
+                f"{OUT} is for benches whose recipe is unchanged, and {' '.join(changes)} "
                 "changes it; name another folder with --out=<folder>."
             )
         tasks, rates = options.get("tasks", "quick"), options.get("rates", "0.001,0.003,0.01")
@@ -80,7 +82,7 @@ class Bench:
         if outcome.left or len(self.seeds) == 1 or (left is not None and left <= 0):
             return outcome
         further = self.run_seeds(self.seeds[1:], True, cores, left)
-        return runner.Outcome(outcome.failed | further.failed, further.left)
+        return runner.Outcome(outcome.failed | further.failed, further.left, further.anew)
 
     def run_seeds(
         self, seeds: Sequence[int], at_choice: bool, cores: int | None, minutes: float | None

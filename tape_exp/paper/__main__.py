@@ -10,7 +10,7 @@ from typing import Any
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.records import add_records, read_records, warn, where
+from tape_exp.paper.records import add_records, read_records, warn
 from tape_exp.paper.view import View, flat_list
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
@@ -84,21 +84,16 @@ def run_artifacts(options: argparse.Namespace) -> int:
 
 def compare_models(options: argparse.Namespace) -> int:
     """Run what a comparison lacks, write its table and figures, and print the table."""
-    from tape_exp.paper import compare
+    from tape_exp.paper import compare, runner
 
     artifact, scale, seeds = compare.requested(options.words, options.name)
     runs = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
     own = Path(*runs or ["runs"]).expanduser()
     into = folders.RESULTS if options.record else own / ".compare"
-    rerun = bool(where(artifact.overrides).get("rerun"))
     status, view = 0, compare.view_of(artifact, compare.recorded(own, into), seeds)
     compare.check_columns(view)
-    found = [] if rerun else flat_list(view.all_runs.values())
-    compare.tell_other_sources(found)
-    if len(found) < len(view.rows) * len(seeds):
-        from tape_exp.paper import runner
-
-        jobs = runner.jobs_of([artifact], scale, seeds, records=found)
+    jobs = runner.jobs_of([artifact], scale, seeds, records=flat_list(view.all_runs.values()))
+    if jobs:
         runner.runnable(jobs, all_of_them=True)
         status = runner.work(jobs, options.cores, options.minutes, into / "records").status()
         artifact, *_ = compare.requested(options.words, options.name)

@@ -29,7 +29,6 @@ from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import display_name, task_title
-from tape_exp.settings.plugins import changed_sources
 
 
 def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list[int]]:
@@ -63,14 +62,6 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
 def recorded(runs: Path, into: Path) -> list[Record]:
     """The committed records, those of earlier comparisons, and those of finished runs."""
     return merged(records_of_runs(runs), read_records(into / "records"), read_records())
-
-
-def tell_other_sources(records: Sequence[Record]) -> None:
-    """Say so where the files of encodings or of the task have changed since their runs."""
-    files = {file for record in records for file in changed_sources(record.get("sources", {}))}
-    if files:
-        told = " and ".join(sorted(files))
-        warn(f"runs are recorded with another version of {told}; rerun=true runs them anew.")
 
 
 def view_of(

@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption, with_parent
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.derived import DERIVED, as_shown
-from tape_exp.paper.records import Record, add_records, read_records
+from tape_exp.paper.records import Record, add_records, read_records, warn, where
 from tape_exp.paper.tables import Column
 from tape_exp.paper.view import View, fill, label_of
 from tape_exp.runs import starting_weights
@@ -33,6 +33,7 @@ from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import choice_of
+from tape_exp.settings.plugins import changed_sources
 
 log = logging.getLogger("tape_exp")
 LEFT = (REQUEUE, -signal.SIGUSR1)  # statuses of a run that left in time, or before it could save
@@ -59,6 +60,7 @@ class Outcome:
 
     failed: dict[str | None, str] = field(default_factory=dict)
     left: int = 0
+    anew: bool = False  # rerun=true, which makes what is done anew whenever it is given
 
     def status(self) -> int:
         """Say what failed and what is left; the status of the command."""
@@ -68,7 +70,8 @@ class Outcome:
         if after := len(self.failed) - len(reasons):
             print(f"runs that begin from these: {after}.", file=sys.stderr)
         if self.left:
-            print(f"runs left: {self.left}; the same command resumes.", file=sys.stderr)
+            more = ", and makes those that are done anew (rerun=true)" if self.anew else ""
+            print(f"runs left: {self.left}; the same command resumes{more}.", file=sys.stderr)
             return REQUEUE
         return 1 if self.failed else 0
 
@@ -82,10 +85,11 @@ def jobs_of(
     only: Sequence[str] = (),  # patterns of a shell, one of which a run's label fits
     recorded: bool = False,  # whether runs that have a record are named too
 ) -> dict[str, Job]:
-    """The runs of artifacts that have no record, each after its base; every artifact gets a seed
-    before the next seed. A run that several need is named once.
+    """The runs of artifacts that have no record, or all with ``rerun=true``, each after its base;
+    every artifact gets a seed before the next seed. A run that several need is named once.
     """
     jobs: dict[str, Job] = {}
+    found: list[Record] = []
     records = read_records() if records is None else records
     views = [View(artifact, scale, records) for artifact in artifacts]
     every = [(view, seed, run) for seed in seeds for view in views for run in runs_at(view, seed)]
@@ -101,18 +105,30 @@ def jobs_of(
             continue
         words = [*run.words, *extra]
         title = f"{view.artifact.name}: {run.label}, scale {scale}, seed {seed}"
-        known = any(record["seed"] == seed for record in view.of_words(tuple(words)))
+        anew = bool(where(words).get("rerun"))
+        known = [] if anew else [r for r in view.of_words(tuple(words)) if r["seed"] == seed]
+        found += known
         if known and not recorded:
-            log.info("%s: recorded.", title)
             continue
         words.append(f"seed={seed}")
         cfg, needs = compose_config(words), None
         for base in bases(cfg, words):
             name = f"{base[1].task.name} of {base[1].model.name}, for {title}"
-            needs = add(jobs, Job(name, *base, needs, known, view.artifact.results))
-        key = add(jobs, Job(title, words, cfg, needs, known, view.artifact.results))
+            needs = add(jobs, Job(name, *base, needs, bool(known), view.artifact.results))
+        key = add(jobs, Job(title, words, cfg, needs, bool(known), view.artifact.results))
         jobs[key].metrics |= run.metrics
+    if found:
+        log.info("runs that are recorded: %d.", len(found))
+        tell_other_sources(found)
     return jobs
+
+
+def tell_other_sources(records: Sequence[Record]) -> None:
+    """Say so where the files of encodings or of the task have changed since their runs."""
+    files = {file for record in records for file in changed_sources(record.get("sources", {}))}
+    if files:
+        told = " and ".join(sorted(files))
+        warn(f"runs are recorded with another version of {told}; rerun=true runs them anew.")
 
 
 @dataclass
@@ -218,7 +234,8 @@ def work(
     the other with all threads. After so many minutes, and on SIGTERM, SIGUSR1, SIGHUP and Ctrl-C,
     those under way save a checkpoint and leave, as they do where this process is killed.
     """
-    outcome, waiting = Outcome(left=len(jobs)), dict(jobs)
+    anew = any(job.cfg.rerun for job in jobs.values())
+    outcome, waiting = Outcome(left=len(jobs), anew=anew), dict(jobs)
     began = time.monotonic()
     running: dict[str, subprocess.Popen] = {}
     with time_limit(minutes):

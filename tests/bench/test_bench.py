@@ -6,10 +6,11 @@ from scipy import stats
 
 from tape_exp.bench import tasks
 from tape_exp.bench.__main__ import main
-from tape_exp.bench.bench import Bench
+from tape_exp.bench.bench import OUT, Bench
 from tape_exp.paper import runner
 from tape_exp.paper.records import add_records, read_records
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 from tests.conftest import SMALL
 from tests.paper.fakes import record, train_here
 
@@ -85,6 +86,12 @@ def test_names_and_sets():
     assert [entry.name for entry in tasks.chosen("sort,copy,sort")] == ["copy", "sort"]
     for entry in tasks.chosen("all"):
         assert compose_config(["model=rope", *entry.words]).task.name
+
+
+def test_only_what_changes_the_recipe_needs_a_folder_of_its_own():
+    Bench(["rope", "rerun=true", "logger=none", "runs=elsewhere"], OUT)
+    with pytest.raises(ConfigError, match=r"unchanged, and task\.optim\.batch=8 changes it"):
+        Bench(["rope", "rerun=true", "task.optim.batch=8"], OUT)
 
 
 @pytest.mark.slow

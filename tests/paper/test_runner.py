@@ -16,6 +16,7 @@ from tape_exp.paper.artifact import Artifact, load
 from tape_exp.paper.records import read_records
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.plugins import source_hash
 from tests.conftest import SMALL
 from tests.paper.fakes import addition, record, train_here
 from tests.processes import Command
@@ -42,6 +43,30 @@ def test_seeds_come_in_turn_and_what_has_a_record_is_left_out():
         "tape, scale smoke, seed 0",
         *(f"{model}, scale smoke, seed 1" for model in ("rope", "fire", "tape")),
     ]
+
+
+def test_rerun_names_what_has_a_record_too():
+    known = [record(model, 0, {"test/exact_match": 1.0}) for model in ("rope", "fire", "tape")]
+    assert runner.jobs_of([addition()], "smoke", [0], records=known) == {}
+    jobs = runner.jobs_of([addition()], "smoke", [0], ["rerun=true"], records=known)
+    assert [job.cfg.rerun for job in jobs.values()] == [True, True, True]
+    assert runner.jobs_of([addition()], "smoke", [0], ["rerun=false"], records=known) == {}
+
+
+def test_what_is_recorded_with_another_version_of_a_file_is_told(capsys):
+    known = record("rope", 0, {"test/exact_match": 1.0})
+    module = "tape_exp.models.positions.rope"
+    for digits, told in ((source_hash(module), ""), ("0123456789", "another version of rope.py;")):
+        runner.jobs_of([addition()], "smoke", [0], records=[known | {"sources": {module: digits}}])
+        said = capsys.readouterr().err
+        assert told in said
+        assert bool(said) == bool(told)
+
+
+@pytest.mark.parametrize(("anew", "told"), [(False, "resumes.\n"), (True, "anew (rerun=true).\n")])
+def test_the_last_sentence_says_what_the_same_command_does(anew, told, capsys):
+    assert runner.Outcome(left=2, anew=anew).status() == REQUEUE
+    assert capsys.readouterr().err.endswith(told)
 
 
 def test_a_run_follows_the_run_that_it_begins_from():
