@@ -17,6 +17,8 @@ Item = TypeVar("Item")
 # What launchers tell each process that they start.
 LAUNCHERS = ["RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]
 LAUNCHERS += ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"]
+SHELLS = ("bash", "interactive")  # names of jobs in which Lightning does not look for tasks of srun
+OF_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 OF_LIGHTNING = "PL_"  # PL_TRAINER_LIMIT_VAL_BATCHES is an argument of every Trainer, say
 HELPS = "TAPE_EXP_HELPS"  # the hash of the run for which Lightning has started a further process
 
@@ -55,24 +57,41 @@ def read_process(devices: int, nodes: int, environment: Mapping[str, str]) -> Pr
     world = devices * nodes
     if world == 1:
         return Process()
-    by_slurm = environment.get("SLURM_NTASKS", "1") != "1"
-    interactive = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")
+
+    def number(name: str, otherwise: int) -> int:
+        text = environment.get(name, str(otherwise))
+        if not text.isdecimal():
+            raise ValueError(f"{name}={text} in the environment is no number: set or unset it.")
+        return int(text)
+
+    tasks, interactive = number("SLURM_NTASKS", 1), environment.get("SLURM_JOB_NAME") in SHELLS
+    by_mpi = next((name for name in OF_MPI if number(name, 1) > 1), None)
+    expected: dict[str, int]
     if "TORCHELASTIC_RUN_ID" in environment:
-        process = Process(int(environment["RANK"]), world, devices, "torchrun")
+        process = Process(number("RANK", 0), world, devices, "torchrun")
         expected = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": devices}
-    elif by_slurm and not interactive:
-        process = Process(int(environment["SLURM_PROCID"]), world, devices, "SLURM")
+    elif tasks > 1 and not interactive:
+        if "SLURM_STEP_ID" not in environment:
+            raise ValueError(
+                f"the job has {tasks} tasks, and srun has not started this command, which would "
+                "wait for the others: put srun in front of it."
+            )
+        process = Process(number("SLURM_PROCID", 0), world, devices, "SLURM")
         expected = {"SLURM_NTASKS": world, "SLURM_NNODES": nodes, "SLURM_NTASKS_PER_NODE": devices}
+    elif by_mpi and "LOCAL_RANK" not in environment:
+        raise ValueError(
+            f"mpirun has started {environment[by_mpi]} processes ({by_mpi}), which are not told of "
+            "one another: start them by torchrun or srun."
+        )
     else:
-        node = int(environment.get("NODE_RANK", environment.get("GROUP_RANK", "0")))
-        local = int(environment.get("LOCAL_RANK", "0"))
-        process = Process(node * devices + local, world, devices)
+        node = number("NODE_RANK", number("GROUP_RANK", 0))
+        process = Process(node * devices + number("LOCAL_RANK", 0), world, devices)
         expected = {"WORLD_SIZE": world, "RANK": process.rank}
-    for name, number in expected.items():
-        if environment.get(name, str(number)) != str(number):
+    for name, right in expected.items():
+        if number(name, right) != right:
             raise ValueError(
                 f"{name}={environment[name]} in the environment does not fit "
-                f"trainer.devices={devices} and trainer.nodes={nodes}, which make it {number}: set "
+                f"trainer.devices={devices} and trainer.nodes={nodes}, which make it {right}: set "
                 f"both to what was started, or start {world} processes, {devices} on each node."
             )
     return process

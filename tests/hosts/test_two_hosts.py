@@ -45,6 +45,7 @@ def torchrun(hosts: tuple[Host, Host], *words: str) -> list[subprocess.Popen]:
 def srun(hosts: tuple[Host, Host], *words: str) -> list[subprocess.Popen]:
     """Four processes with the environment that ``srun`` gives its tasks."""
     shared = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "sweep", "SLURM_NTASKS": "4"}
+    shared |= {"SLURM_STEP_ID": "0"}
     shared |= {"SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "2", "MASTER_ADDR": hosts[0].address}
     shared |= {"SLURM_NODELIST": ",".join(host.address for host in hosts)}
     return [

@@ -24,13 +24,21 @@ from tests.training.test_faults import WORDS
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "1", "GROUP_RANK": "1", "RANK": "3"}
 SLURM = {"SLURM_JOB_NAME": "sweep", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"}
+SLURM |= {"SLURM_STEP_ID": "0"}
+BATCH = {"SLURM_JOB_NAME": "sweep", "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}  # before any srun
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
 ON_CPUS = ["trainer=ddp", "trainer.accelerator=cpu"]
 
 
 def srun(number: int, of: int) -> dict[str, str | None]:
     """The environment of a task of ``srun -n<of>``."""
     environment = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "seeds", "SLURM_NTASKS": str(of)}
-    environment |= {"SLURM_NNODES": "1", "SLURM_NODELIST": "localhost", "SLURM_NODEID": "0"}
+    environment |= {
+        "SLURM_STEP_ID": "0",
+        "SLURM_NNODES": "1",
+        "SLURM_NODELIST": "localhost",
+        "SLURM_NODEID": "0",
+    }
     return {**environment, "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}
 
 
@@ -61,6 +69,15 @@ def srun(number: int, of: int) -> dict[str, str | None]:
         (2, 1, TORCHRUN | {"WORLD_SIZE": "4"}, "WORLD_SIZE=4 .* trainer.devices=2 .* 2:"),
         (2, 1, {"RANK": "1", "WORLD_SIZE": "2"}, "RANK=1 .* trainer.devices=2 .* 0:"),
         (4, 1, {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, "WORLD_SIZE=2 .* trainer.devices=4 .* 4:"),
+        (2, 1, {"NODE_RANK": ""}, "NODE_RANK= in the environment is no number"),
+        # a launcher that does not start what the run needs
+        (1, 1, BATCH, Process()),
+        (2, 1, BATCH, "the job has 2 tasks, .* put srun in front"),
+        (2, 1, {"SLURM_JOB_NAME": "mine", "SLURM_NTASKS": "2"}, "the job has 2 tasks"),  # salloc
+        (1, 1, MPIRUN, Process()),
+        (2, 1, MPIRUN, "mpirun has started 2 processes .* by torchrun or srun"),
+        (2, 1, {"PMI_SIZE": "2", "PMI_RANK": "0"}, "mpirun has started 2 processes .PMI_SIZE."),
+        (2, 1, MPIRUN | {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2"}, Process(1, 2, 2)),
     ],
 )
 def test_config_and_environment_together_say_which_process_this_is(
