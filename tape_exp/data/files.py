@@ -5,15 +5,25 @@ name the place and what to do, and never read as something else.
 """
 
 import codecs
+import io
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 FORMATS = (".jsonl", ".json", ".parquet", ".txt", ".py")
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
-MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# What files begin with that are not text themselves, and what to do. A longer mark comes first.
+BEGINNINGS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+PACKED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"\xfd7zXZ\0": ".xz", b"BZh": ".bz2"}
+POINTER = "version https://git-lfs.github.com/spec/"
 AT_ONCE = 1 << 20  # bytes that are looked through at once
 
 
@@ -23,23 +33,44 @@ class NotTextError(ValueError):
 
 def format_of(url: str) -> str:
     """The suffix, but for that of a compression."""
-    suffixes = [s for s in Path(url).suffixes if s not in COMPRESSED]
-    return suffixes[-1] if suffixes else ""
+    return Path(without_compression(url)).suffix
+
+
+def without_compression(url: str) -> str:
+    """A file's name, but for the suffix of a compression."""
+    return str(Path(url).with_suffix("")) if Path(url).suffix in COMPRESSED else url
+
+
+@contextmanager
+def opened(url: str) -> Iterator[BinaryIO]:
+    """A file anywhere that fsspec reads, also a compressed one; one that was cut short raises."""
+    import fsspec
+
+    if not url.endswith(".zst"):
+        with fsspec.open(url, "rb", compression="infer") as file:
+            yield file
+        return
+    import pyarrow  # fsspec's reader takes the end of a file for that of its text
+
+    with fsspec.open(url, "rb") as file, pyarrow.CompressedInputStream(file, "zstd") as stream:
+        yield io.BufferedReader(stream)
 
 
 def lines(url: str) -> Iterator[str]:
-    """The lines of a file anywhere that fsspec reads, also of a compressed one.
+    """The lines of a file (:func:`opened`).
 
     Raises:
         NotTextError: it is not UTF-8.
     """
-    import fsspec
-
     try:
-        with fsspec.open(url, "rt", encoding="utf-8-sig", compression="infer") as file:
-            for number, line in enumerate(file):
+        with opened(url) as file:
+            for number, line in enumerate(io.TextIOWrapper(file, encoding="utf-8-sig")):
                 if number == 0 and "\0" in line[:2]:
                     raise NotTextError(_other_encoding(0, "UTF-16"))
+                if number == 0 and line.startswith(POINTER):
+                    raise NotTextError(
+                        "it is a pointer of Git LFS to the file; `git lfs pull` fetches that."
+                    )
                 yield line
     except UnicodeDecodeError as error:
         raise NotTextError(_told(url)) from error
@@ -62,14 +93,28 @@ def rows(url: str) -> Iterator[dict[str, Any]]:
             found = json.loads(line)
         except json.JSONDecodeError as error:
             if first and format_of(url) == ".json":  # an array or an object over many lines
-                yield from _objects(json.loads("".join(lines(url))), "the file")
+                yield from _objects(_whole(url), "the file")
                 return
-            raise NotTextError(
-                f"line {number} is not JSON ({error.msg}, column {error.colno}); correct it, or "
-                "fetch the file again if it was cut short."
-            ) from error
+            raise _not_json(error, number) from error
         first = False
         yield from _objects(found, f"line {number}")
+
+
+def _whole(url: str) -> Any:
+    """What a .json is that holds one object or array."""
+    try:
+        return json.loads("".join(lines(url)))
+    except json.JSONDecodeError as error:
+        raise _not_json(error, error.lineno) from error
+
+
+def _not_json(error: json.JSONDecodeError, line: int) -> NotTextError:
+    why = f"{error.msg}, column {error.colno}"
+    if error.msg == "Extra data":
+        why += ": objects are one a line, or in one array"
+    return NotTextError(
+        f"line {line} is not JSON ({why}); correct it, or fetch the file again if it was cut short."
+    )
 
 
 def text_in(row: dict[str, Any], field: str, advice: str) -> str | None:
@@ -121,22 +166,24 @@ def _objects(found: Any, place: str) -> Iterator[dict[str, Any]]:
 
 def _told(url: str) -> str:
     """Where a file stops being UTF-8, and what it may be instead."""
-    import fsspec
-
     decoder, end = codecs.getincrementaldecoder("utf-8-sig")(), 0
-    with fsspec.open(url, "rb", compression="infer") as file:
-        begins = file.read(2)
-        file.seek(0)
+    begins = b""
+    with opened(url) as file:
         while True:
             piece = file.read(AT_ONCE)
+            begins = begins or piece[:8]
             end += len(piece)
             try:
                 decoder.decode(piece, final=not piece)
             except UnicodeDecodeError as error:
                 place = end - len(error.object) + error.start
                 break
-    if begins in MARKS:
-        return _other_encoding(0, "UTF-16")
+    for mark, encoding in BEGINNINGS.items():
+        if begins.startswith(mark):
+            return _other_encoding(0, encoding)
+    for mark, suffix in PACKED.items():
+        if begins.startswith(mark):
+            return f"it is compressed; let its name end in {suffix}."
     return _other_encoding(place, "LATIN1", ends=not piece)
 
 

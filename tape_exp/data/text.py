@@ -1,5 +1,6 @@
 """Text as a stream of documents: from the Hugging Face hub, local files, or Python itself."""
 
+import glob
 import hashlib
 import os
 import re
@@ -12,7 +13,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tape_exp.data.files import FORMATS, NotTextError, format_of, lines, rows, text_in, why
+from tape_exp.data.files import (
+    FORMATS,
+    NotTextError,
+    format_of,
+    lines,
+    rows,
+    text_in,
+    why,
+    without_compression,
+)
 from tape_exp.data.hub import hub, reach, reason
 from tape_exp.machine.files import short_hash
 from tape_exp.settings.errors import ConfigError
@@ -43,7 +53,7 @@ class Text:
     files: dict[Split, list[str]] = field(default_factory=dict)
     column: str = "text"  # the field that holds the text
     # Keep rows whose (dotted) field has this value: {meta.pile_set_name: Github}.
-    where: dict[str, str] = field(default_factory=dict)
+    where: dict[str, str | bool | int | float] = field(default_factory=dict)
     # The standard library's sources, or the language reference of pydoc; a file in twenty is
     # validation, one test.
     builtin: Literal["code", "english", "both"] = "both"
@@ -111,16 +121,33 @@ class Text:
         if path.is_file():
             return [str(path)]
         for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
-            found = [f for p in patterns for f in sorted(path.glob(p)) if self.path and f.is_file()]
-            # What a dot hides are copies, as in .ipynb_checkpoints.
-            parts = {f: f.relative_to(path).parts for f in found}
-            if names := [str(f) for f in found if not any(p.startswith(".") for p in parts[f])]:
-                return names
+            found: list[Path] = []
+            for pattern in patterns if self.path else ():
+                # It goes through links to folders, and leaves out what a dot hides: copies, as in
+                # .ipynb_checkpoints.
+                names = glob.glob(pattern, root_dir=path, recursive=True)
+                found += sorted(path / name for name in names if (path / name).is_file())
+            if found:
+                return self._each_once(found)
         raise ConfigError(
             f"text {self.name}: no file of the split {split} in {self.path}. Set its path= to a "
             f"folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt, or its files.{split} to "
             "other patterns. scale.text=builtin needs none."
         )
+
+    def _each_once(self, found: list[Path]) -> list[str]:
+        """Files in their order. Raises :class:`ConfigError` where one is there twice, packed and
+        unpacked.
+        """
+        bare: dict[str, str] = {}
+        for name in map(str, found):
+            other = bare.setdefault(without_compression(name), name)
+            if other != name:
+                raise ConfigError(
+                    f"text {self.name}: {other} and {name} would be read twice; remove one, or "
+                    "set files= of this text to patterns of the other."
+                )
+        return [*dict.fromkeys(map(str, found))]
 
     def _on_hub(self, split: Any) -> list[str]:
         if self.repository is None or split not in self.files:

@@ -2,6 +2,7 @@
 say what to change.
 """
 
+import dataclasses
 import gzip
 import io
 import json
@@ -15,6 +16,7 @@ import zstandard
 
 from tape_exp.data import text as text_module
 from tape_exp.data.text import Text
+from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError
 
 DOCUMENTS = [
@@ -121,16 +123,25 @@ def test_rows_are_those_that_datasets_reads(name, tmp_path):
 
 
 NUMBER, BYTES = '{"text": 5}', pa.table({"text": [b"a"]})
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
+PACKED = zstandard.compress(ROWS.encode())
 BROKEN = {  # and what it may not be: the content, and what is told of it
     "utf16.txt": ("text".encode("utf-16"), r"byte 0 is not UTF-8\. .*iconv -f UTF-16 -t UTF-8"),
     "bare16.txt": ("text".encode("utf-16-le"), r"byte 0 is not UTF-8\. .*iconv -f UTF-16"),
     "utf16.jsonl": (ROWS.encode("utf-16"), "byte 0 is not UTF-8.*iconv -f UTF-16"),
+    "utf32.txt": ("text".encode("utf-32"), r"byte 0 is not UTF-8\. .*iconv -f UTF-32"),
+    "packed.jsonl": (gzip.compress(ROWS.encode()), "it is compressed; let its name end in .gz"),
+    "pointer.txt": (POINTER, "a pointer of Git LFS to the file; `git lfs pull` fetches"),
+    "pointer.jsonl": (POINTER, "a pointer of Git LFS"),
     "latin.txt": ("a\ncafé!".encode("latin-1"), "byte 5 is not UTF-8.*iconv -f LATIN1"),
     "latin.jsonl": (ROWS.encode("latin-1"), f"byte {ROWS.index('ü')} is not UTF-8.*-f LATIN1"),
     "latin.txt.gz": (gzip.compress("café!".encode("latin-1")), "byte 3 is not UTF-8"),
     "cut.txt": ("aé".encode()[:-1], "byte 1 is not UTF-8. It ends there: fetch the file again"),
     "cut.jsonl": (ROWS.encode()[:-9], "documents: line 4 is not JSON .*; correct it"),
     "cut.jsonl.gz": (gzip.compress(ROWS.encode())[:-9], "EOFError.*Fetch the file again"),
+    "cut.txt.zst": (PACKED[:-9], "Truncated.*Fetch the file again"),
+    "cut_array.json": (b'[\n{"text": "a"},\n{"te', "line 3 is not JSON .*; correct it"),
+    "cut_or_joined.json": (b'{"text": "a"}{"text": "b"}', "Extra data.*objects are one a line, or"),
     "cut.parquet": (b"PAR1", "Fetch the file again, or remove it"),
     "number.jsonl": ((ROWS + NUMBER).encode(), "'text' is 5, of type int, no text; column="),
     "list.jsonl": (b'{"text": ["a"]}', r"'text' is \['a'\], of type list, no text; column="),
@@ -153,6 +164,36 @@ def test_what_is_not_text_is_refused_with_its_place_and_a_way_out(name, tmp_path
     assert "\n" not in str(error.value)
     fetched = "etch the file" in str(error.value)
     assert fetched == name.startswith("cut"), "it helps nowhere else"
+
+
+def test_frames_of_zstandard_are_one_file(tmp_path):
+    packed = [zstandard.compress(f'{{"text": "{word}"}}\n'.encode()) for word in "abc"]
+    (tmp_path / "train.jsonl.zst").write_bytes(b"".join(packed))
+    assert read(local(tmp_path)) == ["a", "b", "c"]
+
+
+def test_every_file_is_read_once(tmp_path):
+    """Of patterns that meet, of folders behind links; a packed copy is refused."""
+    write(tmp_path, "elsewhere/part.jsonl", ["linked"])
+    write(tmp_path, "text/train/own.jsonl", ["own"])
+    (tmp_path / "text/train/more").symlink_to(tmp_path / "elsewhere")
+    text = local(tmp_path / "text")
+    assert sorted(read(text)) == ["linked", "own"]
+    both = dataclasses.replace(text, files={"train": ["train/*.jsonl", "**/*.jsonl"]})
+    assert sorted(read(both)) == ["linked", "own"]
+    write(tmp_path, "text/train/own.jsonl.gz", ["own"])
+    with pytest.raises(ConfigError, match=r"own.jsonl and .*own.jsonl.gz would be read twice; rem"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kept"), [("n", 3, "a"), ("ok", False, "b"), ("x", 1.5, "b")]
+)
+def test_rows_are_chosen_by_numbers_too(key, value, kept, tmp_path):
+    rows = [{"text": "a", "n": 3, "ok": True, "x": 1}, {"text": "b", "n": 4, "ok": False, "x": 1.5}]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"name": "own", "source": "local", "path": str(tmp_path), "where": {key: value}}
+    assert read(validate(Text, settings, "task.text")) == [kept]
 
 
 def test_a_row_is_chosen_by_a_field_that_it_has(tmp_path):
