@@ -14,8 +14,7 @@ from torch.nn.utils import skip_init
 from tape_exp.models.attention import attend
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Biases, LayerOutputs, PositionEncoding, for_heads
-from tape_exp.models.scores import Bias, Scores, Window, full_precision, precise
-from tape_exp.settings.errors import ConfigError
+from tape_exp.models.scores import Bias, BiasError, Scores, Window, full_precision, precise
 from tape_exp.settings.schema import Arch, AttentionConfig
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Block(nn.Module):
         """The scores of these queries and keys and of what ``bias`` found."""
         biases = found if isinstance(found, list) else [] if found is None else [found]
         if wrong := [type(bias).__name__ for bias in biases if not isinstance(bias, Bias)]:
-            raise ConfigError(
+            raise BiasError(
                 f"{type(self.position).__name__}.bias gave a {wrong[0]}; it gives ByDistance, "
                 "ByKey, ByPosition or Dense, a list of these, or None."
             )

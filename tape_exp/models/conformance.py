@@ -9,6 +9,7 @@ function in :data:`SITUATIONS`.
 """
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from tape_exp.models.generation import new_cache
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, construct
-from tape_exp.models.scores import ByDistance, ByKey, Scores
+from tape_exp.models.scores import BiasError, ByDistance, ByKey, Scores, full_precision
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -98,8 +99,12 @@ def rows(count: int, length: int) -> Tensor:
 
 
 def gap(a: Tensor, b: Tensor) -> float:
-    """The largest difference of two tensors."""
-    return float((a - b).detach().abs().max())
+    """The largest difference of two tensors. Raises :class:`NonconformingError` where there is
+    none, since a number is not finite: no NaN is the larger of two numbers for Python.
+    """
+    difference = float((a - b).detach().abs().max())
+    require(math.isfinite(difference), "a logit, a bias or a gradient is NaN or infinite.")
+    return difference
 
 
 def entries(model: Model) -> list[Model]:
@@ -138,7 +143,7 @@ def _constructible(layer: Model, key: str) -> bool:
     """Whether an encoding takes a short length for this key."""
     try:
         kinds_of({**layer, key: SHORT})[0].position(LONG_ARCH)
-    except ConfigError:
+    except Exception:  # whatever an author's constructor raises for a number that it does not take
         return False
     return True
 
@@ -310,10 +315,11 @@ def _in_bf16(model: Model, weights: torch.dtype) -> Outcome:
     narrow: set[str] = set()
 
     def watch(block: Any, scores: Scores, state: Tensor | None) -> None:
-        if state is not None and state.element_size() < 4:
+        if state is not None and as_state(state).element_size() < 4:
             narrow.add(f"the state is {state.dtype}")
         for bias in scores.biases:
-            kept = bias.values if isinstance(bias, ByKey) else scores.addend(bias)
+            with full_precision(scores.q):
+                kept = bias.values if isinstance(bias, ByKey) else bias.pairs(scores)
             if kept.element_size() < 4:
                 narrow.add(f"a bias is {kept.dtype}")
 
@@ -380,7 +386,8 @@ def _gradients(decoder: Decoder) -> Outcome:
     for (name, ours), theirs in zip(decoder.named_parameters(), exact.parameters(), strict=True):
         if not ours.requires_grad:
             continue
-        require(ours.grad is not None and theirs.grad is not None, f"{name} takes no part.")
+        told = f"{name} takes no part; what only the first layer reads is a parameter embedding."
+        require(ours.grad is not None and theirs.grad is not None, told)
         assert ours.grad is not None
         assert theirs.grad is not None
         require(ours.grad.any(), f"the gradient of {name} is 0.")
@@ -418,17 +425,28 @@ def constructor_values(model: Model) -> Outcome:
     return Outcome(remark=f"init_weights of {' and '.join({*own})} sets them" if own else "")
 
 
+def as_state(state: Any) -> Tensor:
+    """What ``start`` or ``update`` gave, which must be one tensor."""
+    told = f"a state is a {type(state).__name__}; it is one tensor: stack or concatenate its parts."
+    require(isinstance(state, Tensor), told)
+    kept: Tensor = state
+    return torch.view_as_real(kept) if kept.is_complex() else kept
+
+
 @torch.no_grad()
 def many_positions(model: Model) -> Outcome:
-    """The first state tells 8192 positions apart; a bias of 8192 distances is that of fp64."""
+    """The first state tells 8192 positions apart, or all of a table's; a bias of as many distances
+    is that of fp64.
+    """
     decoder = random_decoder(model, replace(ARCH, max_length=MANY, train_length=MANY))
-    places = Places.at(torch.arange(MANY, dtype=torch.float32)[None], consecutive=True)
+    many = min(MANY, decoder.reach or MANY)
+    places = Places.at(torch.arange(many, dtype=torch.float32)[None], consecutive=True)
     few = Places.at(places.positions[:, :4], consecutive=True)
     worst = 0.0
     for encoding in decoder.encodings():
         if (state := encoding.start(places)) is not None:
-            kept = state.reshape(MANY, -1).unique(dim=0).shape[0]
-            require(kept == MANY, f"start tells {kept} of {MANY} positions apart.")
+            kept = as_state(state).reshape(many, -1).unique(dim=0).shape[0]
+            require(kept == many, f"start tells {kept} of {many} positions apart.")
         heads = ARCH.key_heads if encoding.grouped_keys else ARCH.heads
         q, k = (torch.zeros(1, 4, n, ARCH.head_dim) for n in (ARCH.heads, heads))
         found = encoding.bias(q, k, torch.ones(1, 4, ARCH.width), encoding.start(few), few)
@@ -443,6 +461,21 @@ def many_positions(model: Model) -> Outcome:
                     straight = table.equal(-bias.slopes[:, None] * places.positions)
                     require(straight, "a bias by distance is not -slopes · distance.")
     return Outcome(worst, FP32)
+
+
+@torch.no_grad()
+def reloaded(model: Model) -> Outcome:
+    """Weights are all that a run keeps: a model of another seed that loads them is the same one."""
+    decoders = [random_decoder(model, seed=seed).eval() for seed in (1, 2)]
+    decoders[1].load_state_dict(decoders[0].state_dict())
+    logits = [decoder(rows(2, 24), sampler=RowSampler(5)) for decoder in decoders]
+    difference = gap(*logits) / float(logits[0].abs().max())
+    require(
+        difference < FP32,
+        f"logits change by {difference:.2g} of their size; what a constructor draws is kept in a "
+        "parameter or by register_buffer.",
+    )
+    return Outcome(difference, FP32)
 
 
 @torch.no_grad()
@@ -473,11 +506,12 @@ _EACH: tuple[Callable[[Model], Outcome], ...] = (
     gradient_checkpointing,
     compiled,
     constructor_values,
+    reloaded,
     many_positions,
     shifted_positions,
 )
 SITUATIONS = {situation.__name__: situation for situation in _EACH}
-AS_GIVEN = ("compiled", "constructor_values", "many_positions", "shifted_positions")
+AS_GIVEN = ("compiled", "constructor_values", "reloaded", "many_positions", "shifted_positions")
 
 
 def outcome_of(situation: str, model: Model) -> Outcome:
@@ -489,11 +523,14 @@ def outcome_of(situation: str, model: Model) -> Outcome:
     every = [model, short] if changed and situation not in AS_GIVEN else [model]
     try:
         outcomes = [SITUATIONS[situation](one) for one in every]
+    except BiasError as error:
+        raise NonconformingError(str(error)) from error
     except ConfigError as refused:
-        random_decoder(model, LONG_ARCH)  # must be possible
+        random_decoder(model, LONG_ARCH)(rows(1, 2), sampler=RowSampler(5))  # must be possible
         raise NotAskedError(str(refused)) from refused
     except IndexError as error:
         raise NonconformingError(
-            f"a table has no such position ({error}); say how many it has: self.reach."
+            f"{error}: a table of positions says how many it has, self.reach, and padding among "
+            "places.tokens is -1."
         ) from error
     return max(outcomes, key=lambda outcome: outcome.difference or 0)

@@ -61,8 +61,11 @@ def save(
         config.bos_token_id, config.eos_token_id = tokenizer.bos, ends if ends[1:] else ends[0]
     with torch.device("meta"):  # it says what to write, and holds nothing
         exported = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    buffers = dict(decoder.named_buffers())  # which keep their precision
     weights = {
-        llama_name(key) if form else f"decoder.{key}": value.detach().to("cpu", dtype)
+        llama_name(key) if form else f"decoder.{key}": value.detach().to(
+            "cpu", value.dtype if key in buffers else dtype
+        )
         for key, value in decoder.state_dict().items()
         if key != "head.weight" or not decoder.arch.tied
     }

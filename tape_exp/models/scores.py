@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tape_exp.settings.errors import ConfigError
+
 Modifier = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # what is added at (b, h, t, s)
 
 
@@ -50,11 +52,22 @@ class Bias:
     def modifier(self, scores: "Scores", more: int) -> Modifier:
         """The same for FlexAttention, whose queries and keys have ``more`` tokens at the end."""
         H, T, S = scores.q.shape[1], scores.q.shape[2], scores.k.shape[2]
-        pairs = F.pad(self.pairs(scores).expand(-1, H, T, S), (0, more, 0, more))
+        pairs = F.pad(scores.addend(self).expand(-1, H, T, S), (0, more, 0, more))
         if len(pairs) == 1:  # one for all rows, whose gradients meet in atomic additions
             shared = pairs[0]
             return lambda b, h, t, s: shared[h, t, s]
         return lambda b, h, t, s: pairs[b, h, t, s]
+
+
+class BiasError(ConfigError):
+    """What an encoding gave is no bias, in one sentence."""
+
+
+def require_shape(bias: Bias, values: Tensor, shape: str, dimensions: int) -> None:
+    """Refuse what would silently be broadcast along other dimensions than its own."""
+    if values.ndim != dimensions:
+        given = tuple(values.shape)
+        raise BiasError(f"{type(bias).__name__} takes a bias of the shape {shape}, not {given}.")
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,8 @@ class ByDistance(Bias):
     def modifier(self, scores: "Scores", more: int) -> Modifier:
         if not scores.by_place:
             return super().modifier(scores, more)
-        table, offset = F.pad(self.table(scores), (0, more)), scores.offset
+        offset = scores.offset
+        table = F.pad(self.table(scores).to(scores.dtype), (0, more))
         return lambda b, h, t, s: table[h, (t + offset - s).clamp(min=0)]
 
 
@@ -96,12 +110,15 @@ class ByKey(Bias):
 
     from_tokens = True
 
+    def __post_init__(self) -> None:
+        require_shape(self, self.values, "(B, S, H)", 3)
+
     def pairs(self, scores: "Scores") -> Tensor:
         # Softmax does not see what is subtracted, the bias of the query's own key: what is left
         # is small where probabilities are not, and has kept all its bits.
         values = self.values.transpose(1, 2)
         own = values[:, :, scores.offset :, None].detach()
-        return (values[:, :, None] - own).to(precise(scores.q[..., :0]).dtype)
+        return values[:, :, None] - own
 
     def of_block(self, first: int, T: int, S: int) -> "ByKey":
         return ByKey(self.values[:, :S])
@@ -137,6 +154,9 @@ class Dense(Bias):
     values: Tensor
 
     from_tokens = True
+
+    def __post_init__(self) -> None:
+        require_shape(self, self.values, "(1 or B, H, T, S)", 4)
 
     def pairs(self, scores: "Scores") -> Tensor:
         return self.values
@@ -186,7 +206,7 @@ class Scores:
     def addend(self, bias: Bias) -> Tensor:
         """What a bias adds: it broadcasts to (B, H, T, S), computed without autocast."""
         with full_precision(self.q):
-            return bias.pairs(self)
+            return bias.pairs(self).to(self.dtype)
 
     def modifiers(self, more: int) -> list[Modifier]:
         """The biases for FlexAttention, with ``more`` tokens after queries and keys."""
@@ -207,6 +227,11 @@ class Scores:
         biases = tuple(bias.of_block(first, T, S) for bias in self.biases)
         positions = None if self.positions is None else self.positions[:, :S]
         return replace(self, q=q, k=k, biases=biases, positions=positions)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of logits: fp32, or fp64 where queries are."""
+        return precise(self.q[..., :0]).dtype
 
     @property
     def offset(self) -> int:

@@ -141,7 +141,101 @@ class Forgets(SelectiveRoPE):
     cacheable = True
 
 
+class Divides(PositionEncoding):
+    """A mean over earlier tokens, of which a row that begins with padding has none."""
+
+    def bias(self, q, *given):
+        count = (given[-1].key_tokens >= 0).cumsum(1)[..., None]
+        return ByKey((count / count).expand(-1, -1, q.shape[2]))
+
+
+class Draws(RoPE):
+    """Random frequencies that are not among the weights."""
+
+    def __init__(self, arch):
+        super().__init__(arch)
+        self.speed = torch.rand(())
+
+    def start(self, places):
+        return self.rotations(places.positions[..., None] * self.speed)
+
+
+class Parts(PositionEncoding):
+    """A state of two tensors."""
+
+    def start(self, places):
+        return places.positions.cos(), places.positions.sin()
+
+
+class Bare(PositionEncoding):
+    """A bias that is a tensor."""
+
+    def bias(self, q, *given):
+        return -given[-1].key_positions
+
+
+class Flat(PositionEncoding):
+    """A bias whose rows would be taken for heads."""
+
+    def bias(self, q, *given):
+        places = given[-1]
+        return Dense(places.key_positions[:, None] - places.positions[:, :, None])
+
+
+class Asks(PositionEncoding):
+    """A bias by token, which padding has none of."""
+
+    def __init__(self, arch):
+        super().__init__(arch)
+        self.table = nn.Embedding(arch.vocab, arch.heads)
+
+    def bias(self, *given):
+        return ByKey(self.table(given[-1].key_tokens))
+
+
+class Careful(PositionEncoding):
+    """What may look like a mistake and is none: fp64 numbers, a table that says how long it is, a
+    limit that is not any number.
+    """
+
+    reach = 300
+
+    def __init__(self, arch, limit: int = 512):
+        super().__init__(arch)
+        assert limit > arch.max_length or arch.max_length == conformance.MANY
+        slopes = torch.linspace(0.1, 1, arch.heads, dtype=torch.float64)
+        self.slopes = nn.Parameter(slopes[:, None])
+        self.register_buffer("table", torch.randn(self.reach, 1))
+
+    def start(self, places):
+        return places.positions[..., None] + self.table[places.positions.long()].tanh() / 3
+
+    def rotate(self, q, k, x, state, places):
+        return q * state.cos()[:, :, None], k
+
+    def bias(self, *_):
+        return ByDistance(lambda d: -self.slopes * d)
+
+
+class Turns(PositionEncoding):
+    """RoPE as many write it: tables in buffers, of complex numbers and of frequencies."""
+
+    def __init__(self, arch):
+        super().__init__(arch)
+        speed = 1e4 ** -(torch.arange(0, arch.head_dim, 2) / arch.head_dim)
+        angles = torch.arange(2048)[:, None] * speed
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
+        self.register_buffer("speed", speed, persistent=False)
+
+
 MISTAKES = [
+    (Divides, "left_padding", "NaN or infinite"),
+    (Draws, "reloaded", "is kept in a parameter or by register_buffer"),
+    (Parts, "many_positions", "a state is a tuple; it is one tensor"),
+    (Parts, "autocast_in_bf16", "a state is a tuple; it is one tensor"),
+    (Bare, "whole_rows", "Bare.bias gave a Tensor; it gives ByDistance"),
+    (Flat, "whole_rows", r"Dense takes a bias of the shape \(1 or B, H, T, S\), not"),
+    (Asks, "left_padding", "padding among places.tokens is -1"),
     (Peeks, "whole_rows", "later tokens change earlier logits"),
     (Idle, "gradients", "takes no part"),
     (Rounds, "many_positions", "of 8192 positions apart"),
@@ -150,16 +244,19 @@ MISTAKES = [
     (Leaks, "right_padding", "from the oracle's"),
     (Forgets, "cached", "from the oracle's"),
     (Places, "left_padding", "from the oracle's"),
-    (Table, "whole_rows", "say how many it has"),
+    (Table, "whole_rows", "says how many it has, self.reach"),
     (Lasting, "constructor_values", "depends on torch's global generator"),
 ]
+
+
+OTHERS = [Multiplies, Unset, Columns, Careful, Turns]
 
 
 @pytest.fixture
 def section(monkeypatch):
     """The section ``model`` of a class of this file, as if a package had brought it."""
     module = types.ModuleType("mistaken.encodings")
-    for cls in (*(mistake[0] for mistake in MISTAKES), Multiplies, Unset, Columns):
+    for cls in (*(mistake[0] for mistake in MISTAKES), *OTHERS):
         monkeypatch.setattr(cls, "__module__", "mistaken.encodings")
         setattr(module, cls.__name__, cls)
     monkeypatch.setitem(sys.modules, "mistaken", types.ModuleType("mistaken"))
@@ -226,6 +323,34 @@ def test_every_method_is_given_at_least_fp32(section, situation, monkeypatch):
     outcome_of(situation, model_of("nope"))
     wide = {torch.float32, torch.float64, False}  # fp64: the oracle's
     assert dtypes == dict.fromkeys(("embed", "rotate", "bias", "update"), wide)
+
+
+@pytest.mark.parametrize("situation", ["whole_rows", "gradients", "many_positions", "reloaded"])
+def test_what_is_no_mistake_passes(section, situation):
+    outcome = outcome_of(situation, section(Careful))
+    assert outcome.difference < outcome.allowed
+
+
+def test_buffers_keep_their_precision(section):
+    """Frequencies of 16 bits, or complex numbers without their imaginary part, would be others."""
+    decoder = conformance.random_decoder(section(Turns))
+    wide = {name: buffer.clone() for name, buffer in decoder.named_buffers()}
+    decoder.to(torch.bfloat16)
+    assert {p.dtype for p in decoder.parameters()} == {torch.bfloat16}
+    assert len(wide) == 4
+    for name, buffer in decoder.named_buffers():
+        assert torch.equal(buffer, wide[name])
+    speeds = [x for name, x in decoder.double().named_buffers() if "speed" in name]
+    assert {x.dtype for x in speeds} == {torch.float64}
+
+
+@pytest.mark.parametrize("names", [("ampltude",), "r", ["r"]])
+def test_what_is_not_decayed_is_named_by_a_tuple(section, names, monkeypatch):
+    monkeypatch.setattr(Lasting, "undecayed", names)
+    with pytest.raises(
+        ConfigError, match=r"Lasting.undecayed is .* names of its own parameters: r"
+    ):
+        conformance.random_decoder(section(Lasting))
 
 
 def test_a_parameter_without_values_is_refused(section):

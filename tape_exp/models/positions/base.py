@@ -44,8 +44,9 @@ class PositionEncoding(nn.Module):
     Each of them is also given the :class:`~tape_exp.models.places.Places` of the tokens. Every
     layer owns one instance, so that trainable parts are per layer; ``embed`` and ``start`` are
     asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
-    methods get fp32 (or fp64) and no autocast reaches them, nor what a bias computes later;
-    parameters may be of 16 bits, which :func:`~tape_exp.models.scores.precise` widens. A parameter
+    methods get fp32 (or fp64) and no autocast reaches them, nor what a bias computes later; buffers
+    keep their precision, and parameters may be of 16 bits, which
+    :func:`~tape_exp.models.scores.precise` widens. A parameter
     ``embedding`` is kept in the first layer only; those in ``update_net`` are idle in the last,
     whose state nobody reads.
 
@@ -66,6 +67,19 @@ class PositionEncoding(nn.Module):
     def __init__(self, arch: Arch) -> None:
         super().__init__()
         self.arch = arch
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """As ``to`` and ``bfloat16`` call it. Buffers keep their precision: a table of frequencies
+        in 16 bits would be another one, and complex numbers without their imaginary part too.
+        """
+        kept = [(module, dict(module._buffers)) for module in self.modules()]
+        super()._apply(fn, recurse)
+        for module, buffers in kept:
+            for name, before in buffers.items():
+                after = module._buffers[name]
+                if before is not None and after is not None and rounds(before.dtype, after.dtype):
+                    module._buffers[name] = before.to(after.device)
+        return self
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Fill what the constructor left as ``torch.empty`` gave it (there, NaN) with N(0, 0.02).
@@ -132,6 +146,12 @@ class PositionEncoding(nn.Module):
         return state
 
 
+def rounds(before: torch.dtype, after: torch.dtype) -> bool:
+    """Whether numbers become 16-bit ones, or complex ones real."""
+    narrower = after.itemsize < min(before.itemsize, 4)
+    return narrower or (before.is_complex and not after.is_complex)
+
+
 class EmptyIsNaN(TorchFunctionMode):
     """What ``torch.empty`` gives is NaN instead of what memory held, so that it can be found."""
 
@@ -152,7 +172,16 @@ def construct(
     """
     with torch.random.fork_rng(devices=[]), EmptyIsNaN():
         torch.default_generator.manual_seed(seed_for(seed, "construct", name))
-        return make(arch)
+        made = make(arch)
+    own = dict(made.named_parameters(recurse=False))
+    undecayed: Any = made.undecayed
+    named = undecayed if isinstance(undecayed, tuple) else ()
+    if undecayed != () and not (named and own.keys() >= {*named}):
+        raise ConfigError(
+            f"{type(made).__name__}.undecayed is {undecayed!r}; it is a tuple of the names of its "
+            f"own parameters: {', '.join(own) or 'it has none'}."
+        )
+    return made
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:
