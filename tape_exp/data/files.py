@@ -132,7 +132,12 @@ def text_in(row: dict[str, Any], field: str, advice: str) -> str | None:
     if not isinstance(found, str):
         kind = type(found).__name__
         raise NotTextError(f"a row's {field!r} is {found!r:.60}, of type {kind}, no text; {advice}")
-    return found.encode("utf-8", "replace").decode()
+    return as_utf8(found)
+
+
+def as_utf8(text: str) -> str:
+    """A text whose halves of letters, which cannot be written as UTF-8, are replaced."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def why(error: Exception) -> str:

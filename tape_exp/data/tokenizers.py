@@ -14,6 +14,7 @@ from annotated_types import Interval, MinLen
 from filelock import FileLock
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+from tape_exp.data.files import as_utf8
 from tape_exp.data.hub import OFFLINE, download
 from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.text import Text
@@ -233,7 +234,7 @@ class Tokenizer:
         does not have.
         """
         self.backend.encode_special_tokens = not prompt
-        found = self.backend.encode(text, add_special_tokens=False)
+        found = self.backend.encode(as_utf8(text), add_special_tokens=False)
         if prompt and (most := max(found.ids, default=0)) >= self.embedded:
             raise ConfigError(
                 f"a prompt says {self.backend.id_to_token(most)}, the token {most} of the "

@@ -183,6 +183,11 @@ def answer_options(settings: dict[str, Any], longest: int) -> tuple[int, list[st
                 f"a benchmark asks for {key}={value} in its generation_kwargs; answers are greedy, "
                 "and follow only until and max_gen_toks: remove it from a copy of the YAML."
             )
+    if tokens < 1 or not all(isinstance(stop, str) for stop in until):
+        raise ConfigError(
+            f"a benchmark asks for max_gen_toks={tokens} and until={until} in its "
+            "generation_kwargs: an answer has at least 1 token, and texts end it."
+        )
     if tokens >= longest:
         raise ConfigError(
             f"a benchmark asks for answers of up to {tokens} tokens (max_gen_toks in its "

@@ -32,7 +32,13 @@ log = logging.getLogger("tape_exp")
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 FILES = [CONFIG, ADAPTER, "model*.safetensors", INDEX, "tokenizer*", "special_tokens_map.json"]
-FILES += ["generation_config.json", "chat_template.jinja"]
+GENERATION = "generation_config.json"
+FILES += [GENERATION, "chat_template.jinja"]
+# Its keys that change a greedy answer, and the values that do not.
+CHOOSES = dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beams"), 1)
+CHOOSES |= dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens"), 0)
+CHOOSES |= dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids"))
+CHOOSES |= dict.fromkeys(("sequence_bias", "forced_bos_token_id", "guidance_scale"))
 FORMS = ("llama", "mistral", "qwen2", "qwen3")
 OUTSIDE = {
     "embedding.weight": "model.embed_tokens.weight",
@@ -174,9 +180,17 @@ def load(decoder: Decoder, folder: Path) -> None:
             "%s: its weights are those of %s, as in transformers; %s and its files are left aside."
         )
         log.warning(told, folder, SINGLE, INDEX)
+    if unfollowed := _unfollowed(folder):
+        told = (
+            "%s: its %s asks for %s, which transformers and with it lm-eval follow; answers here "
+            "are the most likely tokens without it."
+        )
+        log.warning(told, folder, GENERATION, unfollowed)
     for path, name, stored in _stored(folder):
         if name.endswith("rotary_emb.inv_freq"):
             continue  # of old checkpoints: a function of theta
+        if f"model.{name}" in own:  # of a model that was saved without its head
+            name = f"model.{name}"
         shape, wanted = stored.get_shape(), list(own[name].shape) if name in own else "absent"
         if shape != wanted:
             raise ConfigError(f"{path}: {name} is {shape}, but by config.json {wanted}.")
@@ -193,6 +207,19 @@ def load(decoder: Decoder, folder: Path) -> None:
         if lacking == {"lm_head.weight"}:
             told = 'set "tie_word_embeddings": true in its config.json if it is the embedding'
         raise ConfigError(f"{folder}: its weights lack {min(lacking)}; {told}.")
+
+
+def _unfollowed(folder: Path) -> str:
+    """What a checkpoint asks for where it generates and nothing here does, as ``key=value``."""
+    path = folder / GENERATION
+    if not path.is_file():
+        return ""
+    asked = json.loads(path.read_text(encoding="utf-8"))
+    return ", ".join(
+        f"{key}={asked[key]}"
+        for key, usual in CHOOSES.items()
+        if asked.get(key) not in (None, usual)
+    )
 
 
 def fingerprint(folder: Path) -> str:
@@ -317,7 +344,7 @@ def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
             numbers = _listed(getattr(config, f"{kind}_token_id"))
             named[kind] = token if token is not None or not numbers else name(numbers[0])
         ends = config.eos_token_id
-        if (folder / "generation_config.json").is_file():
+        if (folder / GENERATION).is_file():
             ends = GenerationConfig.from_pretrained(folder).eos_token_id
         stops = [token for token in map(name, _listed(ends)) if token not in (None, named["eos"])]
         whole, bare = (tokenizer("a", add_special_tokens=add).input_ids for add in (True, False))

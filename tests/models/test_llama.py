@@ -212,6 +212,40 @@ def test_what_files_hold_besides(tmp_path):
     ).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_that_was_saved_without_its_head_is_what_transformers_reads(tied, tmp_path):
+    model = theirs(tie_word_embeddings=tied)
+    model.model.save_pretrained(tmp_path)
+    model.config.save_pretrained(tmp_path)
+    if tied:
+        expected = logits(LlamaForCausalLM.from_pretrained(tmp_path).eval())
+        assert (logits(ours(tmp_path)) - expected).abs().max() < 1e-4
+        return
+    with pytest.raises(ConfigError, match=r"lack lm_head.weight; set .*tie_word_embeddings"):
+        ours(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"repetition_penalty": 1.3, "num_beams": 2}, "repetition_penalty=1.3, num_beams=2"),
+        ({"repetition_penalty": 1.0, "do_sample": True, "temperature": 0.7, "top_k": 5}, ""),
+    ],
+)
+def test_what_a_generation_config_asks_for_and_nothing_here_does_is_said(
+    asked, told, checkpoint, caplog
+):
+    path = checkpoint / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | asked))
+    tokens = torch.tensor([[5, 6, 7]])
+    theirs_too = LlamaForCausalLM.from_pretrained(checkpoint)
+    found = theirs_too.generate(tokens, do_sample=False, max_new_tokens=16, eos_token_id=-1)
+    decoder = ours(checkpoint)
+    assert (f"asks for {told}, which" in caplog.text) == bool(told)
+    same = generate(decoder, tokens, 16)[0] == found[0, 3:].tolist()
+    assert same == (not told)
+
+
 BOS_FIRST = processors.TemplateProcessing(single="<a> $A", special_tokens=[("<a>", 0)])
 
 

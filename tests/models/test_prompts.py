@@ -186,6 +186,8 @@ REFUSED = {
     "max_length=50": {"max_length": 50},
     "answers of up to 64 tokens .* 64 together; set task.longest=128": {"max_gen_toks": LENGTH},
     "answers of up to 256 tokens": {},  # lm-eval's default
+    "max_gen_toks=0 .* at least 1 token": {"max_gen_toks": 0},
+    r"max_gen_toks=8 and until=\[1\] .* texts end it": {"max_gen_toks": 8, "until": [1]},
 }
 
 
@@ -199,6 +201,10 @@ def test_answers_that_are_not_given_as_asked_are_refused_by_name(told, harness):
     asked = requests("generate_until", [("Question", {"until": ["\n"], **REFUSED[told]})])
     with pytest.raises(ConfigError, match=f"a benchmark asks for {told}"):
         harness.generate_until(asked)
+
+
+def test_halves_of_letters_in_a_prompt_are_those_of_a_corpus(harness):
+    assert harness.tok_encode("a\ud83d b") == harness.tok_encode("a? b")
 
 
 @pytest.mark.parametrize("pair", [("", ""), ("Question", ""), ("", "<s>")])
