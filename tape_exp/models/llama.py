@@ -35,7 +35,9 @@ FILES = [CONFIG, ADAPTER, "model*.safetensors", INDEX, "tokenizer*", "special_to
 GENERATION = "generation_config.json"
 FILES += [GENERATION, "chat_template.jinja"]
 # Its keys that change a greedy answer, and the values that do not.
-CHOOSES = dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beams"), 1)
+CHOOSES: dict[str, Any] = dict.fromkeys(
+    ("repetition_penalty", "encoder_repetition_penalty", "num_beams"), 1
+)
 CHOOSES |= dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens"), 0)
 CHOOSES |= dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids"))
 CHOOSES |= dict.fromkeys(("sequence_bias", "forced_bos_token_id", "guidance_scale"))

@@ -344,15 +344,6 @@ def test_buffers_keep_their_precision(section):
     assert {x.dtype for x in speeds} == {torch.float64}
 
 
-@pytest.mark.parametrize("names", [("ampltude",), "r", ["r"]])
-def test_what_is_not_decayed_is_named_by_a_tuple(section, names, monkeypatch):
-    monkeypatch.setattr(Lasting, "undecayed", names)
-    with pytest.raises(
-        ConfigError, match=r"Lasting.undecayed is .* names of its own parameters: r"
-    ):
-        conformance.random_decoder(section(Lasting))
-
-
 def test_a_parameter_without_values_is_refused(section):
     with pytest.raises(ConfigError, match="Unset leaves its parameter r without values"):
         conformance.random_decoder(section(Unset))

@@ -46,9 +46,8 @@ class PositionEncoding(nn.Module):
     asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
     methods get fp32 (or fp64) and no autocast reaches them, nor what a bias computes later; buffers
     keep their precision, and parameters may be of 16 bits, which
-    :func:`~tape_exp.models.scores.precise` widens. A parameter
-    ``embedding`` is kept in the first layer only; those in ``update_net`` are idle in the last,
-    whose state nobody reads.
+    :func:`~tape_exp.models.scores.precise` widens. A parameter ``embedding`` is kept in the first
+    layer only; those in ``update_net`` are idle in the last, whose state nobody reads.
 
     Shape suffixes: B batch, T tokens, S keys (more than T in cached decoding), H heads, K heads of
     keys and values, C width, D head dimension.
@@ -172,16 +171,7 @@ def construct(
     """
     with torch.random.fork_rng(devices=[]), EmptyIsNaN():
         torch.default_generator.manual_seed(seed_for(seed, "construct", name))
-        made = make(arch)
-    own = dict(made.named_parameters(recurse=False))
-    undecayed: Any = made.undecayed
-    named = undecayed if isinstance(undecayed, tuple) else ()
-    if undecayed != () and not (named and own.keys() >= {*named}):
-        raise ConfigError(
-            f"{type(made).__name__}.undecayed is {undecayed!r}; it is a tuple of the names of its "
-            f"own parameters: {', '.join(own) or 'it has none'}."
-        )
-    return made
+        return make(arch)
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:
