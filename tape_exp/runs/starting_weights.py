@@ -19,7 +19,7 @@ from tape_exp.settings import files
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import literal
-from tape_exp.settings.plugins import yaml_of
+from tape_exp.settings.plugins import changed_sources, sources_of, yaml_of
 
 DEFAULTS = (None, "<s>", "</s>")  # of the tokenizer's special tokens
 CHOSEN = re.compile(r"task\.tokenizer\.(bos|eos|add_bos|stops)")  # may differ from the Llama's
@@ -115,12 +115,29 @@ def run_config(checkpoint: Path) -> Any:
     return stored_config(path) if path else None
 
 
+def folder_of_runs(run: Path, cfg: DictConfig) -> str:
+    """The folder of all runs, wherever it is now; of a run that was moved out of it, what its
+    config says.
+    """
+    place = (cfg.task.name, cfg.scale.name, variant(cfg))
+    return str(run.parents[3]) if run.parts[-4:-1] == place else cfg.runs
+
+
+def edited_since(checkpoint: Path, model: Any) -> list[str]:
+    """The files of the encodings of ``model`` that have changed since the run that wrote a
+    checkpoint.
+    """
+    made = companion(checkpoint, "manifest.json") if run_config(checkpoint) else None
+    told = files.read(made).get("sources", {}) if made else {}
+    return changed_sources({name: told[name] for name in sources_of(model) if name in told})
+
+
 def base_of(checkpoint: Path) -> Path:
     """The checkpoint, or the Llama, that an adapted run adapts; any other one is a base itself."""
     cfg = run_config(checkpoint)
     if cfg is None or cfg.peft.name == "none":
         return checkpoint
-    cfg.runs = str(checkpoint.parents[5])
+    cfg.runs = folder_of_runs(checkpoint.parents[1], cfg)
     try:
         return base_of(find(cfg) or checkpoint)
     except ConfigError as error:

@@ -27,7 +27,7 @@ from tape_exp.models.layers import kinds_of
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import loading
 from tape_exp.runs.checkpoints import SafeCheckpointIO
-from tape_exp.runs.starting_weights import base_of, title
+from tape_exp.runs.starting_weights import base_of, edited_since, title
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Surroundings, Task
@@ -70,6 +70,8 @@ def make_decoder(cfg: DictConfig, task: Task, blank: bool = False) -> Decoder:
     if start is not None:
         loading.load_and_adapt(decoder, cfg, start, adaptation, task.trains)
         log.info("Weights of %s.", title(start))
+        if edited := edited_since(start, model):
+            log.warning("%s: trained with another version of %s.", start, " and ".join(edited))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)
     decoder.recompute, decoder.adaptation = cfg.trainer.checkpoint_activations, adaptation

@@ -20,6 +20,7 @@ from tape_exp.runs.saved import file_name, saved
 from tape_exp.runs.starting_weights import (
     apply_llama_config,
     find,
+    folder_of_runs,
     last_checkpoint,
     read_checkpoint,
     stored_config,
@@ -154,7 +155,7 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
     cfg = stored_config(run / "config.yaml")
-    cfg.runs = str(run.parents[3])
+    cfg.runs = folder_of_runs(run, cfg)
     if (run / "DONE").is_file() and not saved(run / "checkpoints"):
         checkpoint = find(cfg)  # of a run that trained nothing
     else:

@@ -494,3 +494,12 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     assert torch.load(path, weights_only=True)["state_dict"]["x"].any(), "it loads"
     with pytest.raises(ConfigError, match="its checksums do not fit"):
         starting_weights.read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("run", "runs"),
+    [("/a/arithmetic/smoke/rope/seed0-0123456789", "/a"), ("/moved", "its"), ("/a/b/c/d/e", "its")],
+)
+def test_a_run_that_was_moved_out_of_its_folder_looks_for_others_where_its_config_says(run, runs):
+    cfg = compose_config(["model=rope", "task=arithmetic", "runs=its"])
+    assert starting_weights.folder_of_runs(Path(run), cfg) == runs

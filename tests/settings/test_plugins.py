@@ -24,6 +24,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.settings.schema import Arch
+from tape_exp.training.loaded import load
 from tape_exp.training.run import run
 from tests.paper.fakes import train_here
 
@@ -249,6 +250,17 @@ def test_an_unfinished_run_of_an_edited_encoding_goes_on_or_begins_anew(ripple, 
     edit()
     assert train("rerun=true")[2] == 4
     assert TOLD not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_weights_that_an_edited_encoding_reads_are_told(ripple, caplog):
+    train, edit = ripple
+    directory, _, _ = train()
+    load(directory.path)
+    assert "another version" not in caplog.text
+    edit()
+    load(directory.path)
+    assert "trained with another version of ripple.py." in caplog.text
 
 
 @pytest.mark.slow
