@@ -28,6 +28,7 @@ from tape_exp.machine.preemption import Preemption
 from tape_exp.paper.runner import time_limit
 from tape_exp.runs.directory import FolderError
 from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.plugins import changed_sources
 from tape_exp.settings.redact import redact
 from tape_exp.training.faults import TrialPruned
 from tape_exp.training.module import NotFiniteError
@@ -141,11 +142,13 @@ class Trials:
     def report(self) -> bool:
         """Print what the search has found so far; whether trials failed."""
         search, states = self.search, []
+        files: set[str] = set()
         print(search.folder / "journal.log")
         for model in search.models:
             trials = self.of(model)[: search.trials]
             print(f"\n{model}: trial, state, {search.metric}, values")
             for number, trial in enumerate(trials, 1):
+                files.update(changed_sources(trial.user_attrs.get("sources", {})))
                 states.append(state := STATES.get(trial.state, "under way"))
                 score = f"{trial.value:.4g}" if trial.state == TrialState.COMPLETE else ""
                 values = " ".join(f"{key}={value}" for key, value in self.values(trial).items())
@@ -155,6 +158,10 @@ class Trials:
                 best = self.values(self.studies[model].best_trial)
                 words = [*search.words(model, best), f"seed={max(search.seeds) + 1}"]
                 print(f"Best of {model}: tape-exp train {shlex.join(words)}")
+        if files:
+            told = " and ".join(sorted(files))
+            anew = f"remove {search.folder} and add rerun=true to search anew."
+            print(f"warning: trials had another version of {told}; {anew}", file=sys.stderr)
         budget = search.trials * len(search.models)
         if left := budget - len(states) + states.count("under way"):
             print(f"trials left: {left}; the same command resumes the search.", file=sys.stderr)
@@ -230,6 +237,7 @@ def _run(trials: Trials, trial: Trial) -> None:
 def _score(trials: Trials, trial: Trial) -> float:
     """The mean of the metric over the runs of a trial, one for each seed."""
     search, scores, names = trials.search, [], []
+    sources: dict[str, str] = {}
     for index, seed in enumerate(search.seeds):
         cfg = search.config(trial.study.study_name, trials.values(trial), seed)
         report = Report(trial, search.metric, offset=index * cfg.task.optim.max_steps)
@@ -242,9 +250,11 @@ def _score(trials: Trials, trial: Trial) -> float:
                 record = run(cfg, [report])  # it writes a log.txt
             scores.append(record["metrics"][search.metric])
             names.append(record["run"])
+            sources |= record.get("sources", {})
         except NotFiniteError:
             if report.final is None:
                 raise
             scores.append(report.final)  # a number of the test is not finite, which decides nothing
     trial.set_user_attr("runs", names)
+    trial.set_user_attr("sources", sources)
     return mean(scores)

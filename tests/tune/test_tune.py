@@ -13,8 +13,10 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from tape_exp.machine.files import read_jsonl
 from tape_exp.runs.directory import FolderError
+from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.plugins import source_hash
 from tape_exp.training.run import run
 from tape_exp.tune import __main__ as command
 from tape_exp.tune import trials as room
@@ -27,6 +29,7 @@ TINY += ["trainer.validate_every=5", "logger=none"]
 RATES = ["model=rope,nope", "task=arithmetic", "task.optim.lr=tag(log,interval(0.001,0.1))"]
 ONE_MODEL = ["model=rope", *RATES[1:], *TINY]
 LR = "task.optim.lr"
+ROPE = "tape_exp.models.positions.rope"
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +175,8 @@ def fake_run(losses):
             trainer = SimpleNamespace(global_step=step, max_steps=20)
             for callback in further:
                 callback.on_validation_end(trainer, module)
-        return {"run": f"run-{cfg.seed}", "metrics": {"val/loss": loss}}
+        metrics = {"val/loss": loss}
+        return {"run": f"run-{cfg.seed}", "metrics": metrics, "sources": {ROPE: source_hash(ROPE)}}
 
     return run
 
@@ -194,6 +198,18 @@ def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_given_up(m
     assert records[0].user_attrs["runs"] == ["run-0", "run-1"]
     assert [*records[0].intermediate_values] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert [*records[-1].intermediate_values.values()] == [9.0]
+
+
+def test_trials_of_an_edited_encoding_are_told(monkeypatch, capsys):
+    monkeypatch.setattr(room, "run", fake_run(lambda lr: [1.0] * 4))
+    trials = Trials(search_from([*ONE_MODEL, "trials=1"]))
+    assert work(trials)
+    trials.report()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(plugins, "source_hash", lambda module: "0123456789")
+    trials.report()
+    told = f"another version of rope.py; remove {trials.search.folder} and add rerun=true"
+    assert told in capsys.readouterr().err
 
 
 def test_a_trial_that_fails_costs_no_other(monkeypatch):
