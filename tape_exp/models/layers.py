@@ -54,6 +54,11 @@ def _kind(node: Mapping[str, Any], section: str) -> LayerKind:
     own = {key: value for key, value in node.items() if key not in known}
     chosen = {key: value for key, value in node.items() if key in known}
     attention: AttentionConfig = validate(AttentionConfig, chosen, section)
+    if attention.sinks and attention.window is None:
+        raise ConfigError(
+            f"{section}.sinks={attention.sinks} has no effect without {section}.window: every "
+            "query sees all tokens."
+        )
     return LayerKind(lambda arch: build(own, section, also=[*known], arch=arch), attention)
 
 

@@ -12,6 +12,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.models.places import Places
 from tape_exp.models.trace import trace
+from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -99,3 +100,8 @@ def test_ssmax_multiplies_logits_and_biases(window, arch):
         expected = before[:, :, t] ** powers[None, :, None] * seen
         expected = expected / expected.sum(-1, keepdim=True)
         assert torch.allclose(found[:, :, t], expected, atol=1e-5)
+
+
+def test_sinks_without_a_window_are_refused(arch):
+    with pytest.raises(ConfigError, match="model.sinks=2 has no effect without model.window"):
+        make_decoder("rope", arch, "+model.sinks=2")
