@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tape_exp.machine.seeding import RowSampler, generator_for, seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.block import Block
-from tape_exp.models.conformance import entries, shortened
+from tape_exp.models.conformance import LONG, entries, shortened
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.positions.base import for_heads
@@ -171,8 +171,9 @@ def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
         head_size=arch.head_dim,
         kv_heads=4 if arch.key_heads == arch.heads else 2,
         tied=False,
+        max_length=max(arch.max_length, LONG),
     )
-    tokens = torch.randint(0, 32, (2, 64), generator=generator_for(0, "begins as RoPE"))
+    tokens = torch.randint(0, 32, (2, LONG), generator=generator_for(0, "begins as RoPE"))
     logits = []
     for kinds in (kinds_of(model), kinds_of({"name": "rope", "layers": ropes})):
         decoder = Decoder(small, kinds)

@@ -244,6 +244,11 @@ def test_it_is_measured_whether_an_encoding_begins_as_rope(words, arch):
     assert begins or words not in AS_ROPE
 
 
+def test_what_leaves_rope_beyond_a_distance_does_not_begin_as_rope(arch):
+    for farthest in (5, 100, 150, 4096):
+        assert not peft.begins_as_rope(model_of("rerope", f"model.farthest={farthest}"), arch)
+
+
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(5)
 
