@@ -18,8 +18,9 @@ from tape_exp.machine.processes import (
 )
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.folders import ROOT
 from tape_exp.training.run import run
-from tests.processes import Command, both, script, train
+from tests.processes import Command, both, python, script, train
 from tests.training.test_faults import WORDS
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "1", "GROUP_RANK": "1", "RANK": "3"}
@@ -140,7 +141,7 @@ def test_ctrl_c_is_what_it_was_before_a_run():
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def done(words: list[str], seed: int) -> dict:
+def record_of(words: list[str], seed: int) -> dict:
     """The record of the finished run of a seed."""
     directory = RunDirectory(compose_config([*words, f"seed={seed}"]))
     assert directory.done
@@ -154,7 +155,7 @@ def test_tasks_of_slurm_with_a_device_each_are_runs_of_their_own(tmp_path):
     tasks = [Command(*words, f"seed={n}", environment=srun(n, 2)) for n in range(2)]
     assert [task.finish().returncode for task in tasks] == [0, 0]
     for seed in range(2):
-        assert done(words, seed)["curves"]["train/loss"]["step"] == [1, 2, 3, 4, 5]
+        assert record_of(words, seed)["curves"]["train/loss"]["step"] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow
@@ -164,7 +165,7 @@ def test_every_job_of_a_sweep_over_two_processes_trains(tmp_path):
     assert ended.returncode == 0, ended.stderr
     alone = train(*words, "seed=12", f"runs={tmp_path}/alone")
     assert alone.returncode == 0, alone.stderr
-    record, other = done(words, 12), done([*words, f"runs={tmp_path}/alone"], 12)
+    record, other = record_of(words, 12), record_of([*words, f"runs={tmp_path}/alone"], 12)
     assert record["curves"] == other["curves"]
     assert record["metrics"] == other["metrics"]
 
@@ -217,3 +218,33 @@ def test_what_surrounds_a_run_decides_nothing_that_it_computes(tmp_path, monkeyp
     record = run(compose_config([*words, f"runs={tmp_path}/surrounded"]))
     assert record["curves"] == expected["curves"]
     assert record["metrics"] == expected["metrics"]
+
+
+SCRIPT = """
+import sys
+import tape_exp as te
+
+for seed in (1, 2):
+    run = te.train(*sys.argv[1:], f"seed={seed}", quiet=True)
+    print("seed", run.record["seed"], "steps", run.record["steps"], flush=True)
+print("end", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "ends"),
+    [([], 1), (["-m", "torch.distributed.run", "--nproc-per-node=2"], 2)],
+    ids=["alone", "torchrun"],
+)
+def test_a_script_trains_one_run_after_another_on_two_processes(launcher, ends, tmp_path):
+    """Lightning starts the script again for the second process of each run, which then ends."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    words = [*WORDS, *ON_CPUS, f"runs={tmp_path}", "task.optim.max_steps=5"]
+    done = python(*launcher, str(script), *words, folder=tmp_path, path=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("end\n") == ends
+    for seed in (1, 2):
+        assert f"seed {seed} steps 5" in done.stdout
+        assert len(record_of(words, seed)["curves"]["train/loss"]["step"]) == 5
