@@ -103,5 +103,5 @@ def test_ssmax_multiplies_logits_and_biases(window, arch):
 
 
 def test_sinks_without_a_window_are_refused(arch):
-    with pytest.raises(ConfigError, match="model.sinks=2 has no effect without model.window"):
+    with pytest.raises(ConfigError, match=r"model\.sinks=2 has no effect without model\.window"):
         make_decoder("rope", arch, "+model.sinks=2")
