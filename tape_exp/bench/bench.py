@@ -15,7 +15,7 @@ from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.plugins import names_in
 
 OUT = folders.RESULTS / "bench"
-PLACES = ("logger", "runs=", "rerun=", "cache=")  # words that change nothing that is measured
+UNMEASURED = ("logger", "runs=", "rerun=", "cache=")  # words that change nothing that is measured
 
 
 class Bench:
@@ -33,7 +33,7 @@ class Bench:
                 f"{wrong[0]} is no word of a bench: models are given by name, tasks as "
                 "tasks=reverse,sort and learning rates as rates=0.001,0.003."
             )
-        changes = [word for word in self.overrides if not word.startswith(PLACES)]
+        changes = [word for word in self.overrides if not word.startswith(UNMEASURED)]
         if changes and out.resolve() == OUT.resolve():
             raise ConfigError(
                 f"{OUT} is for benches whose recipe is unchanged, and {' '.join(changes)} "
