@@ -35,11 +35,9 @@ class Preemption:
     In training (``waits``) a signal is remembered, and the run leaves at the end of the step. At
     any other time the first process leaves at once, by raising :class:`Preempted`, and ends the
     others; those that SLURM started get its signal themselves and leave likewise. A second signal
-    changes nothing: SLURM sends SIGTERM after SIGUSR1. Under nohup SIGHUP stays ignored.
-
-    Data workers that were started meanwhile ignore signals (:func:`ignore_signals`), since their
-    batches are needed until a step is saved; they are killed at the end, where Python would wait
-    for them.
+    changes nothing: SLURM sends SIGTERM after SIGUSR1. Under nohup SIGHUP stays ignored. Data
+    workers that were started meanwhile ignore signals (:func:`ignore_signals`), since their batches
+    are needed until a step is saved; they are killed at the end, where Python would wait for them.
     """
 
     received: str | None = None
