@@ -158,7 +158,7 @@ def test_tasks_of_slurm_with_a_device_each_are_runs_of_their_own(tmp_path):
         assert record_of(words, seed)["curves"]["train/loss"]["step"] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 def test_every_job_of_a_sweep_over_two_processes_trains(tmp_path):
     words = [*WORDS, *ON_CPUS, f"runs={tmp_path}", "task.optim.max_steps=5"]
     ended = train("-m", *words, "seed=11,12")
@@ -191,7 +191,7 @@ def late(*words: str) -> None:
     script(*words)
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 def test_no_process_looks_into_the_folder_before_the_first_has_cleared_it(tmp_path):
     words = [*WORDS, *ON_CPUS, f"runs={tmp_path}", "task.optim.max_steps=5"]
     directory = RunDirectory(compose_config(words))
@@ -231,7 +231,7 @@ print("end", flush=True)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 @pytest.mark.parametrize(
     ("launcher", "ends"),
     [([], 1), (["-m", "torch.distributed.run", "--nproc-per-node=2"], 2)],

@@ -141,7 +141,7 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
         ("~task.name", "task.name=None"),
         ("~model", "every run needs model: leave ~model out"),
         ("~seed", "every run needs seed: leave ~seed out"),
-        ("~logger.project", "every run needs logger.project: leave ~logger.project out"),
+        ("~trainer.devices", "every run needs trainer.devices: leave ~trainer.devices out"),
         ("runs=", "runs= has no value"),
         ("cache=", "cache= has no value"),
         ("checkpoint=", "checkpoint= has no value"),

@@ -128,7 +128,7 @@ def knowing(task, wrong: str = "none"):
             letter = name.startswith("mmlu")
             answers[text, tuple(choices) * letter] = "ABCD"[place] if letter else choices[place]
 
-    def model(inputs, logits_at, sampler):
+    def model(inputs, logits_at, lengths_B, sampler):
         B, T = inputs.shape
         logits = torch.zeros(B, T, task.tokenizer.vocab)
         for row, ids in enumerate(inputs.tolist()):
