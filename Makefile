@@ -34,7 +34,7 @@ test-fast: setup  ## run the tests that are not marked slow: a minute, for an ed
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not (slow or slurm or hosts or soak or gpu)"
 
 slurm-test: setup  ## run sweeps on a SLURM started for the test, and runs over two hosts (needs slurm-wlm, munge and root)
-	$(BIN)/python -m pytest -m "slurm or hosts" tests/slurm tests/hosts tests/training/test_timeout.py tests/machine/test_processes.py
+	$(BIN)/python -m pytest -m "slurm or hosts" tests/slurm tests/hosts tests/training/test_timeout.py tests/machine/test_processes.py tests/paper/test_runner.py
 
 lint: setup  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

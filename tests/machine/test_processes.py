@@ -149,7 +149,7 @@ def record_of(words: list[str], seed: int) -> dict:
     return directory.record()
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 def test_tasks_of_slurm_with_a_device_each_are_runs_of_their_own(tmp_path):
     words = [*WORDS, f"runs={tmp_path}", "task.optim.max_steps=5"]
     tasks = [Command(*words, f"seed={n}", environment=srun(n, 2)) for n in range(2)]

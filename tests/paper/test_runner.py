@@ -197,7 +197,7 @@ def comparing(*words: str) -> None:
     runpy.run_module("tape_exp.paper", run_name="__main__", alter_sys=True)
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_runs_save_and_leave_with_their_comparison(number, tmp_path):
     """Also where it cannot tell them to."""
