@@ -27,10 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("words", nargs="+", metavar="key=value", help="model=<name>, keys of it")
     cfg = compose_config(parser.parse_args(arguments).words)
-    from tape_exp.models.conformance import SITUATIONS, random_decoder, shortened  # imports torch
+    from tape_exp.models.conformance import (  # imports torch
+        SITUATIONS,
+        entries,
+        random_decoder,
+        shortened,
+    )
 
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
-    classes = dict.fromkeys(layer["_target_"] for layer in model.get("layers", [model]))
+    classes = dict.fromkeys(layer["_target_"] for layer in entries(model))
     used = plugins.versions_of(model)
     packages = [" ".join(filter(None, (name, of["version"]))) for name, of in used.items()]
     origin = f", of the package {' and '.join(packages)}" if packages else ""

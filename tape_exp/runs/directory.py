@@ -27,7 +27,7 @@ from tape_exp.runs.saved import saved
 from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint, title
 from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.places import describe
+from tape_exp.settings.origin import describe
 from tape_exp.settings.plugins import changed_sources
 from tape_exp.settings.redact import redact
 

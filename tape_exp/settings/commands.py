@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from tape_exp.settings.errors import ConfigError, missing_package
-from tape_exp.settings.places import describe
+from tape_exp.settings.origin import describe
 from tape_exp.settings.redact import redact
 
 Arguments = ParamSpec("Arguments")

@@ -7,7 +7,7 @@ import pytest
 
 from tape_exp.settings.commands import report
 from tape_exp.settings.folders import PACKAGE
-from tape_exp.settings.places import describe, place_of
+from tape_exp.settings.origin import describe, place_of
 from tape_exp.training.module import NotFiniteError
 
 SITE = Path(sysconfig.get_path("purelib"))
@@ -58,7 +58,7 @@ def without_this_file(frames):
     ],
 )
 def test_the_last_line_of_its_author_is_named(files, expected, monkeypatch):
-    monkeypatch.setattr("tape_exp.settings.places.packages", lambda: {"my_pe": INSTALLED.parent})
+    monkeypatch.setattr("tape_exp.settings.origin.packages", lambda: {"my_pe": INSTALLED.parent})
     monkeypatch.chdir("/")
     place = place_of(error_through(*files))
     assert place == (f"{str(expected)[1:]}, line 2" if expected else "")
