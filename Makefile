@@ -8,7 +8,7 @@ GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast slurm-test lint format docs docs-serve tables report soak gpu gpu-check gpu-speed gpu-train gpu-data lock audit clean
+.PHONY: help setup demo test test-fast test-long slurm-test lint format docs docs-serve tables report soak gpu gpu-check gpu-speed gpu-train gpu-data lock audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,10 +31,13 @@ test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 test-fast: setup  ## run the tests that are not marked slow: a minute, for an edit
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not (slow or slurm or hosts or soak or gpu)"
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not (slow or long or slurm or hosts or soak or gpu)"
+
+test-long: setup  ## run the tests that are marked long: every encoding compiled, and what takes many seconds
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m long
 
 slurm-test: setup  ## run sweeps on a SLURM started for the test, and runs over two hosts (needs slurm-wlm, munge and root)
-	$(BIN)/python -m pytest -m "slurm or hosts" tests/slurm tests/hosts tests/training/test_timeout.py tests/machine/test_processes.py tests/paper/test_runner.py
+	$(BIN)/python -m pytest -m "slurm or hosts"
 
 lint: setup  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ def outside(tmp_path_factory):
     return tmp_path_factory.mktemp("outside"), environment
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_is_found_and_trained(outside):
     folder, environment = outside
     small = ["task.optim.max_steps=2", "task.samples_per_cell=1", "task.arch.layers=1"]

@@ -165,7 +165,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_command_depends_on_the_encoding_of_the_locale(tmp_path):
     """Python itself tells of every text file that is opened without one."""
     words = [*SMALL, "trainer=cpu", "logger=none", f"runs={tmp_path}", "task.optim.max_steps=2"]

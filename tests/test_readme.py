@@ -134,6 +134,7 @@ def test_sweeps_name_runs(line, conf):
         assert grid.runs_of([word.split(",")[0] for word in words])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", PAPER)
 def test_commands_on_artifacts_name_runs(line, conf):
     verb, *words = words_of(line)

@@ -72,7 +72,7 @@ def pages(site):
     return {path.relative_to(site).as_posix(): Page(path.read_text()) for path in files}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_page_of_docs_is_in_the_navigation(site):
     text = re.sub(r"(?s)<article.*?</article>", "", (site / "start.html").read_text())
     listed = Page(text).links
@@ -80,7 +80,7 @@ def test_every_page_of_docs_is_in_the_navigation(site):
         assert f"{path.stem}.html" in listed, f"{path.name}: give it a place in mkdocs.yml"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site, pages):
     for name, page in pages.items():
         assert not [link for link in page.loads if urlsplit(link).netloc], name
@@ -98,7 +98,7 @@ def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site, pages):
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", path.read_text()), path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_reference_has_every_yaml(pages):
     for path in CONF.glob("*/**/*.yaml"):
         group, *rest = path.relative_to(CONF).with_suffix("").parts

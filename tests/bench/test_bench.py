@@ -94,7 +94,7 @@ def test_only_what_changes_the_recipe_needs_a_folder_of_its_own():
         Bench(["rope", "rerun=true", "task.optim.batch=8"], OUT)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_bench_resumes_and_adds_a_model(tmp_path, capsys, monkeypatch):
     words = ["tasks=copy", "rates=0.003", *TINY, f"runs={tmp_path}/runs"]
     words += ["--out", str(tmp_path / "bench")]

@@ -202,7 +202,7 @@ def test_a_row_is_chosen_by_a_field_that_it_has(tmp_path):
         read(local(tmp_path, where={"meta.kind": "odd"}))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_builtin_text_is_split_without_overlap():
     for kind in ("code", "english"):
         text = Text("set", builtin=kind)

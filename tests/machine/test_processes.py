@@ -170,7 +170,7 @@ def test_every_job_of_a_sweep_over_two_processes_trains(tmp_path):
     assert record["metrics"] == other["metrics"]
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 def test_processes_of_different_runs_are_refused(tmp_path):
     words = [*WORDS, *ON_CPUS, f"runs={tmp_path}", "task.optim.max_steps=5"]
     tasks = [Command(*words, f"seed={n}", environment=srun(n, 2)) for n in range(2)]

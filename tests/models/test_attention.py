@@ -69,7 +69,7 @@ def test_sdpa_agrees_with_the_explicit_softmax(options):
         assert (a - b).abs().max() < 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("options", CASES[:6], ids=str)
 def test_flex_agrees_forward_on_a_cpu(options):
     """Its backward pass needs a GPU."""
@@ -175,6 +175,7 @@ PATTERN = "[{name:tape,window:8,sinks:2,qk_norm:true},{name:alibi,window:5,ssmax
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*BACKWARD, "fire", "path", "cope", PATTERN])
+@pytest.mark.long
 def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     """The choice included, which is logged all the same."""
     model = make_decoder(name, arch, backend="auto")

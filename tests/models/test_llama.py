@@ -288,7 +288,7 @@ def add_tokenizer(folder: Path, added: tuple[str, ...] = ()) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_of_several_ends_stops_an_answer_as_in_transformers(tmp_path):
     """Of generation_config.json, which has precedence, or config.json; kept by an export."""
     folder = saved("llama", tmp_path / "base")

@@ -3,6 +3,7 @@ without an edit here.
 """
 
 import dataclasses
+import itertools
 import re
 
 import pytest
@@ -21,7 +22,15 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import row_length
-from tests.conftest import EVERY_MODEL, MODELS, bias_of, make_decoder, make_position, model_of
+from tests.conftest import (
+    EVERY_MODEL,
+    MODELS,
+    NUMBERS,
+    bias_of,
+    make_decoder,
+    make_position,
+    model_of,
+)
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -49,8 +58,16 @@ NOT_ASKED |= {(MORE[5], "sampled_positions"): "has a table of 192 positions"}
 REMARKS = dict.fromkeys(("abacus", "coupling", MORE[7]), "the graph breaks")  # they draw numbers
 
 
-@pytest.mark.parametrize("name", [*EVERY_MODEL, *MORE])
-@pytest.mark.parametrize("situation", SITUATIONS)
+def asked():
+    """Every encoding in every situation. Long are all that is traced, and models of which another
+    one differs in numbers alone.
+    """
+    for situation, name in itertools.product(SITUATIONS, [*EVERY_MODEL, *MORE]):
+        is_long = situation == "compiled" or name in NUMBERS
+        yield pytest.param(name, situation, marks=[pytest.mark.long] if is_long else [])
+
+
+@pytest.mark.parametrize(("name", "situation"), asked())
 def test_an_encoding_does_what_every_one_must(name, situation):
     """Every YAML of conf/model in every situation, beside the explicit softmax in fp64."""
     if (name, situation) in NOT_ASKED:

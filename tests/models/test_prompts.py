@@ -170,7 +170,7 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_answers_are_those_of_hflm(both):
     """Of all lengths: a context loses its beginning where an answer needs the room."""
     ours, theirs, _ = both

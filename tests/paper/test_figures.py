@@ -72,7 +72,7 @@ def outside(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pages_have_every_artifact_and_the_runs_of_ones_own(outside):
     write(outside / "pages")
     assert {*names(), "index", "runs", "bench"} <= {

@@ -83,7 +83,7 @@ def test_a_run_that_begins_from_its_tasks_base_is_asked_for_by_the_tasks_key():
     assert "checkpoint=extend" in words_of(config | {"checkpoint": "extend"})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_words_of_a_record_compose_its_config():
     """Of one committed run of each task: what a page shows is what runs it again."""
     of_task = {run["config"]["task"]["name"]: run for run in read_records()}

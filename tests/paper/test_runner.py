@@ -106,7 +106,7 @@ def test_failed_and_killed_runs_cost_only_what_begins_from_them(
     assert (outcome.left, outcome.status()) == (0, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_runs_of_the_papers_scale_can_be_built():
     """Of all artifacts `tape-exp paper cost` builds them, in half a minute."""
     artifacts = map(load, ("tab_tune_ppl", "fig_passkey", "tab_bench", "tab_ablation"))

@@ -404,7 +404,7 @@ def test_the_mode_is_ours_where_it_is_set_and_else_theirs(
     assert tried == MODES[ours, theirs, key]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_wandb_is_not_imported_where_nobody_asks_for_it(tmp_path):
     """A newcomer's first run, in a process of its own: no warning and no file of W&B."""
     words = [*SMALL, "model=rope", "trainer=cpu", f"runs={tmp_path}", "task.optim.max_steps=1"]

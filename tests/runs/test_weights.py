@@ -93,6 +93,7 @@ def loaded(cfg):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "method"), METHODS)
+@pytest.mark.long
 def test_an_adapted_model_is_evaluated_as_it_was_trained(model, method, shared):
     """What checkpoint=extend loads is the base, unchanged, and what training made of the rest."""
     cfg, record = shared.extend(model, method)
@@ -154,7 +155,7 @@ def rewrite(checkpoint: Path, factor: float) -> None:
     torch.save(content, checkpoint)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(own):
     """Folder, step and hash are the same: only the weights tell."""
     cfg, record = own.extend("rope", "lora")
@@ -178,7 +179,7 @@ def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(own):
     assert own.extend("rope", "lora")[1]["metrics"] == record["metrics"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_other_encodings_go_on_from_a_run_of_rope(shared, tmp_path):
     """With its logits, or without RoPE, or not at all, which a sentence says before any step."""
     base = shared.base()
@@ -229,7 +230,7 @@ def test_other_encodings_go_on_from_a_run_of_rope(shared, tmp_path):
             loaded(shared.config(*EXTEND, *further, task="extend"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_task_names_the_run_of_the_same_method(own):
     """Of two finished runs of LoRA checkpoint=extend is the one with the same learning rate."""
     paths = [
@@ -240,7 +241,7 @@ def test_a_task_names_the_run_of_the_same_method(own):
     assert starting_weights.find(cfg).parents[1] == paths[1]
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 def test_a_run_resumes_with_another_strategy(shared, tmp_path):
     """Begun by one process, gone on by FSDP on two, evaluated by one: losses, adapter and metrics
     of a run that was left alone.
@@ -300,7 +301,7 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, shared, tm
 YARN = ("model.scaling.method=yarn", "model.scaling.factor=2", "peft.interpolation=1")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "words"), [("lora", ()), ("theta", ()), ("lora", YARN)])
 def test_an_exported_adapter_is_what_peft_loads(method, words, shared, tmp_path, monkeypatch):
     """By the lines of its own README, onto the exported base: the logits of the trained model."""

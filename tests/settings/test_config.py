@@ -196,7 +196,7 @@ def test_scales_give_valid_sizes(scale):
     assert task.test_digits == 2 * task.train_digits
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_model_can_be_built_on_every_rung():
     assert len(RUNGS) == 4
     models = [compose_config([f"model={model}"]).model for model in [*MODELS, *NUMBERS]]
@@ -288,7 +288,7 @@ LIGHT = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("command", LIGHT)
 def test_a_command_that_trains_nothing_imports_no_torch(command, tmp_path):
     words, heavy = LIGHT[command]

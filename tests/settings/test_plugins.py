@@ -93,7 +93,7 @@ def test_the_example_does_what_every_encoding_must(site):
         assert outcome.allowed is None or outcome.difference < outcome.allowed, situation
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_check_of_a_package_names_it_with_its_version_if_it_has_one(site, capsys):
     yaml = "# display: Their RoPE\ndefaults: [rope, _self_]\nname: their_rope\n"
     put(site, {"conf/model/their_rope.yaml": yaml})
@@ -211,7 +211,7 @@ def ripple(site):
     return train, edit
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_finished_run_of_an_edited_encoding_says_so_and_is_made_anew_by_a_word(ripple, capsys):
     train, edit = ripple
     directory, record, steps = train()
@@ -238,7 +238,7 @@ def test_a_finished_run_of_an_edited_encoding_says_so_and_is_made_anew_by_a_word
     assert train("rerun=true")[2] == 4, "whenever one asks for it"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_unfinished_run_of_an_edited_encoding_goes_on_or_begins_anew(ripple, capsys):
     train, edit = ripple
     train(stop=2)
@@ -274,7 +274,7 @@ def test_records_that_say_nothing_of_their_files_are_told_of_nothing(ripple, cap
     assert "another version" not in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_comparison_tells_of_edited_encodings_and_makes_their_runs_anew(
     site, ripple, capsys, monkeypatch
 ):

@@ -57,7 +57,7 @@ def test_a_log_line_and_its_traceback_are_masked(secrets):
     assert not any(value in line for value in secrets)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_planted_secrets_appear_nowhere(tmp_path, monkeypatch):
     """Neither in a run that W&B sees, nor in what it leaves where it failed."""
     for name, value in SECRETS.items():

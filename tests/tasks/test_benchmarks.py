@@ -263,7 +263,7 @@ def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm, monk
     assert list(tmp_path.rglob("sprung"))  # the trap works
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 def test_two_processes_answer_as_one(tmp_path):
     """Sampled positions included; batches that the processes cannot share evenly."""
     words = [*SIZES, f"cache={tmp_path}/cache", "model=randpe", "task.limit=3"]

@@ -36,7 +36,7 @@ CASES += [("battery", (f"task.problem={problem}", "task.train_length=8")) for pr
 CASES += [("battery", ("task.problem=sort", "task.train_length=8", "task.lengths=[8]"))]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "words"), CASES)
 def test_an_evaluation_has_what_its_task_announces(task, words, text_folder):
     """Of an untrained TAPE, which has a state; diagnostics may be missing."""

@@ -71,7 +71,7 @@ def test_training_beats_the_unigram_baseline_and_waits_little_for_data(text_run)
     assert any("train/data_wait" in row for row in rows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checkpoint_scores_the_same_in_a_perplexity_task(text_run, tmp_path):
     """By a task's name, by the run's folder and by the file; the tokenizer is the run's own."""
     cfg, trained = text_run("model=tape", "task.tokenizer.kind=bpe", "task.tokenizer.vocab=300")

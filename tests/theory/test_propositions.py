@@ -37,7 +37,7 @@ def holding(case: Case) -> set[str]:
     return set(PROPERTIES)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_variants_with_and_without_each_property_are_there_from_both_starts():
     for name in ("tape_full", "tape_no_attention", "tape_no_equivariance"):
         assert {case.initial for case in variants() if case.variant == name} == {"rope", "fourier"}

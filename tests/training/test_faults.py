@@ -143,6 +143,7 @@ def test_a_further_process_that_slurm_started_leaves_by_itself(further_of_slurm)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["training", "evaluation"])
+@pytest.mark.hosts
 def test_two_processes_leave_together(moment, tmp_path):
     """The first alone gets the signal; status 85, nobody is left behind, and the run goes on to its
     end.
@@ -265,7 +266,7 @@ def assert_survived(subjects):
     assert all(fault["as_expected"] for subject in subjects for fault in subject.faults)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_short_soak_is_survived(tmp_path, monkeypatch, forked):
     """In as many runs as the kills take: on a busy machine one may end before the last of them."""
     monkeypatch.setattr(soak, "CASES", [f"{soak.CASES[0]} task.optim.max_steps=60"])

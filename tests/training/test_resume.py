@@ -53,7 +53,7 @@ def stopping(*words: str) -> None:
     script(*words)
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 def test_the_number_of_processes_may_change(tmp_path, monkeypatch, sketched):
     """One, two, one and two, with other micro-batches too; positions are sampled. Losses and
     metrics are those of one process.
@@ -78,7 +78,7 @@ def test_the_number_of_processes_may_change(tmp_path, monkeypatch, sketched):
     assert again.record()["metrics"] == pytest.approx(undisturbed["metrics"], abs=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.hosts
 def test_a_rank_that_dies_stops_the_others_and_the_run_goes_on_bit_for_bit(tmp_path, text_folder):
     """SIGKILL of the second process: FAILED names it. The same command gives the losses of a run
     that was left alone, each step once.

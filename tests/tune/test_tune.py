@@ -257,7 +257,7 @@ def test_what_is_not_the_fault_of_a_trial_leaves_it_open(monkeypatch, error):
     assert states(trials) == ["finished"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_search_ends_with_its_trials_and_the_next_command(tmp_path, capsys):
     words = [*RATES, *TINY, "trials=2", f"runs={tmp_path / 'runs'}"]
     assert command.main(words) == 0
@@ -278,7 +278,7 @@ class Signals(Callback):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_search_goes_on_where_it_was_killed_and_leaves_when_it_is_told_to(tmp_path, monkeypatch):
     """Its run goes on from the last checkpoint, as the same trial."""
     words = [*ONE_MODEL, "trials=1", "task.optim.max_steps=100000"]
