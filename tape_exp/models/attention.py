@@ -2,8 +2,9 @@
 
 :func:`attend` computes it by one of :data:`BACKENDS`; ``explicit`` is the reference of the others.
 
-Shape suffixes: B batch, T queries, S keys (S >= T: earlier ones come from a cache), H heads, D head
-dimension, C width of what is carried.
+Shape suffixes: B batch, T queries, S keys (S >= T: earlier ones come from a cache), H heads, K
+heads of keys and values (each serves H / K heads of queries), D head dimension, C width of what is
+carried.
 """
 
 import functools
@@ -12,6 +13,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,27 +24,27 @@ from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.scores import Modifier, Scores, Window, sees
+from tape_exp.models.scores import Modifier, Scores, Window, product_by_group, sees
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
 
 ROWS = 128  # queries whose probabilities a CPU holds at once
-CPU_SDPA_FROM = 64  # tokens from which torch's fused kernel pays off on a CPU
+CPU_SDPA_FROM = 64  # keys from which torch's fused kernel pays off on a CPU
 # On an H200, 16 rows of 2048 tokens and 12 heads: 10.7 ms with a bias in memory, forward and
 # backward, and 40 ms with FlexAttention, which adds up the gradient of a table atomically.
 DENSE_UP_TO = 4096
 
 
 def attend(
-    scores: Scores, v_BSHD: Tensor, carried_BSHC: Tensor | None = None, backend: str = "auto"
+    scores: Scores, v_BSKD: Tensor, carried_BSHC: Tensor | None = None, backend: str = "auto"
 ) -> tuple[Tensor, Tensor | None]:
     """Causal attention: softmax(logits) v, (B, T, H, D), and the same probabilities times what is
     carried besides (with 1 for B or H where all agree), (B, T, H, C) or None: eq. (f_attn) and eq.
-    (g_attn) of the TAPE paper in one call. ``backend`` is one of :data:`BACKENDS`, or ``auto``: see
-    :func:`choose`.
+    (g_attn) of the TAPE paper in one call. Values have as many heads as keys. ``backend`` is one of
+    :data:`BACKENDS`, or ``auto``: see :func:`choose`.
     """
-    v = both = v_BSHD.transpose(1, 2)
+    v = both = v_BSKD.transpose(1, 2)
     chosen = choose(scores, carried_BSHC) if backend == "auto" else backend
     if carried_BSHC is not None:
         carried = carried_BSHC.transpose(1, 2).to(v.dtype)
@@ -50,7 +52,8 @@ def attend(
             # Apart, so that a state that all share is not copied and makes no gradient.
             p = scores.probabilities().to(v.dtype)
             carried = carried[0, 0] if carried.shape[:2] == (1, 1) else carried
-            return (p @ v).transpose(1, 2), (p @ carried).transpose(1, 2)
+            return product_by_group(p, v).transpose(1, 2), (p @ carried).transpose(1, 2)
+        scores, v = with_all_heads(scores, v)
         both = torch.cat([v, carried.expand(*v.shape[:3], -1)], -1)
     if backend != "auto" and (reason := refusal(backend, scores, both)) is not None:
         able = [name for name in BACKENDS if refusal(name, scores, both) is None]
@@ -64,18 +67,18 @@ def attend(
 def choose(scores: Scores, carried: Tensor | None) -> str:
     """The backend that ``auto`` is, said once in the log of a run and kept in its record.
 
-    On a CPU the explicit softmax below :data:`CPU_SDPA_FROM` tokens, with a carried state and where
-    a bias needs gradients, else torch's fused kernel. On a GPU torch's fused kernels, but in
+    On a CPU the explicit softmax below :data:`CPU_SDPA_FROM` keys, with a carried state and where a
+    bias needs gradients, else torch's fused kernel. On a GPU torch's fused kernels, but in
     training and prefill flash-attn for ALiBi's slopes, if it is installed, and FlexAttention for
     other biases and windows; up to :data:`DENSE_UP_TO` tokens learned biases by distance are dense.
     """
-    q, T, biases = scores.q, scores.q.shape[2], scores.biases
+    q, T, S, biases = scores.q, scores.q.shape[2], scores.k.shape[2], scores.biases
     slopes, carries, device = scores.slopes is not None, carried is not None, q.device.type
     learned = all(bias.slopes is None and not bias.from_tokens for bias in biases)
     if device == "cpu":
         learns = bool(biases) and not slopes and torch.is_grad_enabled()
-        name = "explicit" if T < CPU_SDPA_FROM or carries or learns else "sdpa"
-    elif scores.k.shape[2] > T or q.element_size() > 2:
+        name = "explicit" if S < CPU_SDPA_FROM or carries or learns else "sdpa"
+    elif S > T or q.element_size() > 2:
         name = "sdpa"  # decoding, or full precision
     elif slopes and not carries and flash_installed():
         name = "flash"
@@ -116,12 +119,12 @@ def explicit(scores: Scores, v: Tensor) -> Tensor:
     """
     T, S = scores.q.shape[2], scores.k.shape[2]
     if T <= ROWS or scores.q.device.type != "cpu":
-        return scores.probabilities().to(v.dtype) @ v
+        return product_by_group(scores.probabilities().to(v.dtype), v)
     ends, outputs = [min(S - T + n + ROWS, S) for n in range(0, T, ROWS)], []
     keys, values = Prefixes.apply(scores.k, ends), Prefixes.apply(v, ends)
     for n, q in enumerate(scores.q.split(ROWS, 2)):
         block = scores.block(q, keys[n], n * ROWS)
-        outputs.append(block.probabilities().to(v.dtype) @ values[n])
+        outputs.append(product_by_group(block.probabilities().to(v.dtype), values[n]))
     return torch.cat(outputs, 2)
 
 
@@ -147,21 +150,37 @@ class Prefixes(torch.autograd.Function):
 
 def sdpa(scores: Scores, v: Tensor) -> Tensor:
     """torch's scaled_dot_product_attention, which picks the kernel. A CPU's and flash's want values
-    as wide as queries: narrower ones are padded with zeros.
+    as wide as queries: narrower ones are padded with zeros. A GPU's that take a mask want a key for
+    each head of queries.
     """
-    q, k, width = scores.q, scores.k, v.shape[-1]
-    (T, D), S, on_cpu, mask = q.shape[2:], k.shape[2], q.device.type == "cpu", None
-    if scores.biases or scores.window is not None or scores.padding is not None or T < S:
+    on_cpu = scores.q.device.type == "cpu"
+    T, S = scores.q.shape[2], scores.k.shape[2]
+    plain = len(scores.biases) == 0 and scores.window is None and scores.padding is None
+    mask = None
+    if not plain or T not in (1, S):
         mask = scores.visible()
+        if not on_cpu:
+            scores, v = with_all_heads(scores, v)
+    q, k, width, D = scores.q, scores.k, v.shape[-1], scores.q.shape[-1]
     if mask is not None and scores.biases:
         bias = sum(map(scores.addend, scores.biases), q.new_zeros(()))
         bias = bias if on_cpu else bias.to(q.dtype)
         mask = torch.where(mask, bias, float("-inf")).expand(*q.shape[:2], T, S)
     v = v if width >= D else F.pad(v, (0, D - width))
+    options: dict[str, Any] = {"is_causal": mask is None and T == S, "scale": 1 / math.sqrt(D)}
+    options["enable_gqa"] = k.shape[1] < q.shape[1]
     # Autocast would round the mask, which a CPU's kernel takes in fp32.
     with torch.autocast("cpu", enabled=False) if on_cpu and mask is not None else nullcontext():
-        options: dict[str, Any] = {"is_causal": mask is None, "scale": 1 / math.sqrt(D)}
         return F.scaled_dot_product_attention(q, k, v, mask, **options)[..., :width]
+
+
+def with_all_heads(scores: Scores, v_BKSD: Tensor) -> tuple[Scores, Tensor]:
+    """Keys and values repeated for each head of queries."""
+    times = scores.q.shape[1] // scores.k.shape[1]
+    if times == 1:
+        return scores, v_BKSD
+    k = scores.k.repeat_interleave(times, 1)
+    return replace(scores, k=k), v_BKSD.repeat_interleave(times, 1)
 
 
 def flash(scores: Scores, v: Tensor) -> Tensor:
@@ -197,6 +216,7 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     # stages, more than the shared memory of a GPU.
     options: Any = {"kernel_options": {"num_stages": 2} if modifier else None}
     options |= {"score_mod": modifier, "block_mask": mask, "scale": 1 / math.sqrt(q.shape[-1])}
+    options["enable_gqa"] = k.shape[1] < q.shape[1]
     return call(q, k, v, **options)[:, :, :T]
 
 

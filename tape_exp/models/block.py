@@ -52,7 +52,8 @@ class Block(nn.Module):
         C, queries, keys = arch.width, arch.heads * arch.head_dim, arch.key_heads * arch.head_dim
         norm = partial(nn.RMSNorm, eps=arch.norm_eps)
         self.layer, self.kind, self.backend, self.head_dim = layer, kind, backend, arch.head_dim
-        self.is_first_of_kind, self.updates_state = False, True
+        self.is_first_of_kind = False
+        self.updates_state = type(position).update is not PositionEncoding.update
         window = attention.window
         self.window = None if window is None else Window(window, attention.sinks)
         # Called instead of `attend`, with the same arguments (LongLoRA's sparse attention).
@@ -84,21 +85,34 @@ class Block(nn.Module):
             # whole only in its own pass.
             with full_precision(x_BTC):
                 x_BTC = position.embed(precise(x_BTC), places).to(x_BTC.dtype)
+        attention, averaged, x = self._attention(x_BTC, state, context)
+        x_BTC = x_BTC + attention
+        if not self.updates_state:
+            del attention, x  # nobody reads them, and the MLP needs memory
+            return x_BTC + self._mlp(x_BTC), state
+        mlp = self._mlp(x_BTC)
+        with full_precision(x_BTC):
+            averaged = None if averaged is None else precise(averaged)
+            made = LayerOutputs(x, precise(attention), precise(mlp))
+            state = position.update(state, averaged, made, places)
+        return x_BTC + mlp, state
+
+    def _attention(
+        self, x_BTC: Tensor, state: Tensor | None, context: ForwardContext
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What attention adds to the residual stream, what it averaged of what the encoding
+        carries, and the x that queries and keys are made of.
+        """
         normed = self.attention_norm(x_BTC)
         x, scores, v, carried = self._attention_inputs(normed, state, context)
         if context.watch is not None:
             context.watch(self, scores, state)
         values, averaged = (self.attend or attend)(scores, v, carried, self.backend)
-        attention = self.o(values.flatten(2))
-        x_BTC = x_BTC + attention
+        return self.o(values.flatten(2)), averaged, x
+
+    def _mlp(self, x_BTC: Tensor) -> Tensor:
         normed = cast_for_matmul(self.mlp_norm(x_BTC))
-        mlp = self.down(F.silu(self.gate(normed)) * self.up(normed))
-        if self.updates_state:
-            with full_precision(x_BTC):
-                averaged = None if averaged is None else precise(averaged)
-                made = LayerOutputs(x, precise(attention), precise(mlp))
-                state = position.update(state, averaged, made, places)
-        return x_BTC + mlp, state
+        return self.down(swiglu(self.gate(normed), self.up(normed)))
 
     def _attention_inputs(
         self, normed_BTC: Tensor, state: Tensor | None, context: ForwardContext
@@ -123,10 +137,10 @@ class Block(nn.Module):
             k, v, carried = cached["k"], cached["v"], cached.get("carried")
         with full_precision(normed_BTC):
             found = position.bias(precise(q), precise(k), x_BTC, state, places)
-            scores = self._scores(q, for_heads(k, H), found, places)
-        return x_BTC, scores, for_heads(v, H), carried
+            scores = self._scores(q, k, found, places)
+        return x_BTC, scores, for_heads(v, k.shape[2]), carried
 
-    def _scores(self, q_BTHD: Tensor, k_BSHD: Tensor, found: Biases, places: Places) -> Scores:
+    def _scores(self, q_BTHD: Tensor, k_BSKD: Tensor, found: Biases, places: Places) -> Scores:
         """The scores of these queries and keys and of what ``bias`` found."""
         biases = found if isinstance(found, list) else [] if found is None else [found]
         if wrong := [type(bias).__name__ for bias in biases if not isinstance(bias, Bias)]:
@@ -136,7 +150,7 @@ class Block(nn.Module):
             )
         scores = Scores(
             q_BTHD.transpose(1, 2),
-            k_BSHD.transpose(1, 2),
+            k_BSKD.transpose(1, 2),
             tuple(biases),
             places.key_positions,
             places.consecutive,
@@ -153,6 +167,13 @@ class Block(nn.Module):
         seen = before if self.window is None else self.window.count(before)
         s = precise(self.ssmax)
         return scores.times(s[:, None] * seen[:, None].to(s.dtype).log())
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) · up; in place where no gradient will ask for them."""
+    if torch.is_grad_enabled():
+        return F.silu(gate) * up
+    return F.silu(gate, inplace=True).mul_(up)
 
 
 def cast_for_matmul(x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import prepare_to_compile
 from tape_exp.models.block import Block, ForwardContext, Watch, matrix
+from tape_exp.models.head import Loss, token_nll, total_loss
 from tape_exp.models.layers import Kinds, LayerKind, random_positions
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, construct
@@ -112,9 +113,11 @@ class Decoder(nn.Module):
         last_only: bool = False,
         logits_at: Tensor | None = None,
         labels_BT: Tensor | None = None,
+        weights_BT: Tensor | None = None,
+        loss: Loss | None = None,
         watch: Watch | None = None,
     ) -> Tensor:
-        """Logits (B, T, V), or the negative log-likelihood of ``labels_BT`` (B, T).
+        """Logits (B, T, V), the negative log-likelihood of ``labels_BT`` (B, T), or a loss.
 
         Args:
             tokens_BT: token ids; with a cache, those that follow the cached ones.
@@ -127,6 +130,8 @@ class Decoder(nn.Module):
             logits_at: only the logits of these tokens, (N, V); N numbers, each row · T + place.
             labels_BT: next tokens to score, without holding all logits at once; 0 is returned where
                 they are negative.
+            loss: its sum over tokens is returned instead, without holding all logits at once; it is
+                given logits, labels and ``weights_BT``, and is 0 where labels are negative.
             watch: see :data:`~tape_exp.models.block.Watch`.
         """
         T = tokens_BT.shape[1]
@@ -144,6 +149,8 @@ class Decoder(nn.Module):
         if logits_at is not None:
             x_BTC = x_BTC.flatten(0, 1)[logits_at]
         x_BTC = self.norm(x_BTC)
+        if labels_BT is not None and loss is not None:
+            return total_loss(x_BTC, self.head, labels_BT, weights_BT, loss, self.arch.vocab)
         found = self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
         if cache is not None:
             cache.length += T
@@ -262,19 +269,6 @@ class Decoder(nn.Module):
         """All parameters but an embedding that is only looked up."""
         embedding, head = self.embedding.weight, self.head.weight
         return [p for p in self.parameters() if p is not embedding or p is head]
-
-
-def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
-    """-log softmax(head(x)) at each label: (B, T) fp32, 0 where the label is negative."""
-    # All logits of an evaluation batch can take gigabytes. Pieces fit into a CPU's cache, or leave
-    # a GPU its memory.
-    at_once = 512 if x_BTC.device.type == "cpu" else 8192
-    rows, labels, nll = x_BTC.flatten(0, 1).split(at_once), labels_BT.flatten().split(at_once), []
-    for x, label in zip(rows, labels, strict=True):
-        logits, counts = head(x).float(), label >= 0
-        chosen = logits.gather(-1, label.clamp(min=0)[:, None])[:, 0]
-        nll.append((logits.logsumexp(-1) - chosen) * counts)
-    return torch.cat(nll).view(labels_BT.shape)
 
 
 def run_block(

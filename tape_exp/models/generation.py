@@ -19,21 +19,30 @@ if TYPE_CHECKING:
     from tape_exp.models.decoder import Decoder
 
 
+ASKED_EVERY = 8  # tokens, whether any row still runs, on a GPU
+
+
 class Cache:
     """Up to ``capacity`` tokens a row and what layers keep of them, in buffers that are filled from
     the left.
 
     Rows may begin with padding, which is hidden from their queries; positions, (1 or B, capacity),
     count from the first real token. They are fixed when the cache is made: random ones are the same
-    at all steps.
+    at all steps. The buffers of so many layers that are ``alike`` are made at once: one by one,
+    between what layers compute, they would leave gaps in memory.
     """
 
     is_compileable = False  # which ``generate`` of transformers asks
 
     def __init__(
-        self, positions_BS: Tensor, padding_B: Tensor | None, sampler: RowSampler | None
+        self,
+        positions_BS: Tensor,
+        padding_B: Tensor | None,
+        sampler: RowSampler | None,
+        alike: int = 1,
     ) -> None:
         self.positions_BS, self.padding_B, self.sampler = positions_BS, padding_B, sampler
+        self.alike = alike
         self.capacity = positions_BS.shape[1]
         self.length = 0  # tokens of finished forward passes
         self._buffers: dict[tuple[int, str], Tensor] = {}
@@ -53,12 +62,26 @@ class Cache:
         found = {}
         for name, x in new.items():
             if (buffer := self._buffers.get((layer, name))) is None:
-                buffer = x.new_empty(x.shape[0], self.capacity, *x.shape[2:])
-                self._buffers[layer, name] = buffer
+                self._make_buffers(layer, name, x)
+                buffer = self._buffers[layer, name]
             end = self.length + x.shape[1]
             buffer[:, self.length : end] = x
             found[name] = buffer[:, :end]
         return found
+
+    def _make_buffers(self, layer: int, name: str, x: Tensor) -> None:
+        """Empty buffers (B or 1, capacity, …) for this layer and those after it that are alike. The
+        tokens of a head lie one after the other, as attention reads them.
+        """
+        if x.ndim < 4:
+            self._buffers[layer, name] = x.new_empty(x.shape[0], self.capacity, *x.shape[2:])
+            return
+        rows, _, heads, width = x.shape
+        # Autograd takes what one layer writes into memory that another reads for a change of both.
+        count = 1 if torch.is_grad_enabled() else max(self.alike - layer, 1)
+        made = x.new_empty(count, rows, heads, self.capacity, width)
+        for number in range(count):
+            self._buffers[layer + number, name] = made[number].transpose(1, 2)
 
 
 def new_cache(
@@ -76,7 +99,8 @@ def new_cache(
         # it, hidden anyway.
         index = (torch.arange(capacity, device=device) - padding_B[:, None]).clamp(min=0)
         positions_BS = positions_BS.expand(rows, -1).gather(1, index)
-    return Cache(positions_BS, padding_B, sampler)
+    alike = decoder.arch.layers if len(decoder.kinds) == 1 else 1
+    return Cache(positions_BS, padding_B, sampler, alike)
 
 
 @torch.inference_mode()
@@ -96,8 +120,6 @@ def generate(
         temperature: 0 takes the most likely token; above, samples from softmax(logits /
             temperature) by ``generator``.
     """
-    from torch.distributed.fsdp import FSDPModule
-
     device = decoder.head.weight.device
     ends = torch.tensor([] if eos is None else eos, dtype=torch.long, device=device).flatten()
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -109,28 +131,50 @@ def generate(
     tokens = pad_sequence(rows, batch_first=True, padding_side="left").long()
     hidden = padding if int(padding.max()) else None
     cache = new_cache(decoder, longest + new_tokens, hidden, len(prompts), sampler)
-
-    written: list[Tensor] = []
-    running = torch.ones(len(prompts), dtype=torch.bool, device=device)
-    for _ in range(new_tokens):
-        logits_BV = decoder(tokens, cache=cache, last_only=True)[:, -1]
-        if temperature == 0:
-            tokens = logits_BV.argmax(-1, keepdim=True)
-        else:
-            probabilities = (logits_BV.float() / temperature).softmax(-1)
-            probabilities = probabilities.to(generator.device if generator else device)
-            tokens = torch.multinomial(probabilities, 1, generator=generator).to(device)
-        written.append(tokens)
-        if len(ends):
-            running &= ~torch.isin(tokens[:, 0], ends)
-            going_on = running.any()
-            if isinstance(decoder, FSDPModule):  # whose passes all processes make together
-                going_on = sum_over_processes(going_on.int()) > 0
-            if not going_on:
-                break
+    written = decode(decoder, tokens, cache, new_tokens, ends, temperature, generator)
     found: list[list[int]] = torch.cat(written, 1).tolist() if written else [[] for _ in prompts]
     stops = {*ends.tolist()}
     return [[*takewhile(lambda token: token not in stops, row)] for row in found]
+
+
+def decode(
+    decoder: "Decoder",
+    tokens_BT: Tensor,
+    cache: Cache,
+    new_tokens: int,
+    ends: Tensor | None = None,
+    temperature: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> list[Tensor]:
+    """Up to ``new_tokens`` tokens (B, 1) after those in the cache and ``tokens_BT``, until every
+    row has one of ``ends``; on a GPU up to :data:`ASKED_EVERY` more, since asking waits for it.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    device = tokens_BT.device
+    running = torch.ones(len(tokens_BT), dtype=torch.bool, device=device)
+    every = 1 if device.type == "cpu" else ASKED_EVERY
+    written: list[Tensor] = []
+    while len(written) < new_tokens:
+        logits_BV = decoder(tokens_BT, cache=cache, last_only=True)[:, -1]
+        if temperature == 0:
+            tokens_BT = logits_BV.argmax(-1, keepdim=True)
+        else:
+            probabilities = (logits_BV.float() / temperature).softmax(-1)
+            probabilities = probabilities.to(generator.device if generator else device)
+            tokens_BT = torch.multinomial(probabilities, 1, generator=generator).to(device)
+        written.append(tokens_BT)
+        if ends is None or not len(ends):
+            continue
+        running &= ~torch.isin(tokens_BT[:, 0], ends)
+        if len(written) % every:
+            continue
+        going_on = running.any()
+        if isinstance(decoder, FSDPModule):  # whose passes all processes make together
+            going_on = sum_over_processes(going_on.int()) > 0
+        if not going_on:
+            break
+    return written
 
 
 Batches = list[tuple[int, Any]]

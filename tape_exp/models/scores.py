@@ -1,7 +1,7 @@
 """What attention's probabilities are made of: queries, keys and what encodings add to their logits.
 
-Shape suffixes: B batch, T queries, S keys (S >= T: earlier ones come from a cache), H heads, D head
-dimension, N distances.
+Shape suffixes: B batch, T queries, S keys (S >= T: earlier ones come from a cache), H heads, K
+heads of keys (each serves H / K heads of queries), D head dimension, N distances.
 """
 
 import math
@@ -21,11 +21,15 @@ Modifier = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # what is added a
 def full_precision(x: Tensor) -> AbstractContextManager:
     """No autocast on x's device: what is computed inside stays in its own dtype."""
     kind = x.device.type
-    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def precise(x: Tensor) -> Tensor:
     """x in fp32, or in fp64 if it is: for what a 16-bit model must not round to its dtype."""
+    if x.dtype == torch.float32:  # as nearly always: asking is cheaper than a conversion to itself
+        return x
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -186,7 +190,7 @@ class Scores:
     """
 
     q: Tensor  # (B, H, T, D)
-    k: Tensor  # (B, H, S, D)
+    k: Tensor  # (B, K, S, D)
     biases: tuple[Bias, ...] = ()
     positions: Tensor | None = None  # of the keys, (1 or B, S), for biases; None: 0 … S - 1
     consecutive: bool = False  # positions count the tokens of a row, as where they are None
@@ -198,7 +202,7 @@ class Scores:
         """(B, H, T, S), at least fp32 whatever the dtype of q and k."""
         q, k = precise(self.q), precise(self.k)
         with full_precision(q):
-            logits = (q / math.sqrt(q.shape[-1])) @ k.mT
+            logits = product_by_group(q / math.sqrt(q.shape[-1]), k.mT)
             # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
             hidden = logits.new_zeros(()).masked_fill(~self.visible(), float("-inf"))
             return logits.add_(sum(map(self.addend, self.biases), hidden)).softmax(-1)
@@ -262,6 +266,15 @@ class Scores:
         pairs = [self.addend(bias) for bias in self.biases]
         biases = (Dense(sum(pairs[1:], pairs[0]) * scale),) if pairs else ()
         return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases)
+
+
+def product_by_group(x_BHTN: Tensor, y_BKNM: Tensor) -> Tensor:
+    """x @ y, (B, H, T, M), where each head of y serves H / K heads of x: y is not repeated."""
+    if x_BHTN.shape[1] == y_BKNM.shape[1]:
+        return x_BHTN @ y_BKNM
+    rows, heads, T = x_BHTN.shape[:3]
+    groups = x_BHTN.reshape(rows, y_BKNM.shape[1], -1, x_BHTN.shape[-1])
+    return (groups @ y_BKNM).view(rows, heads, T, -1)
 
 
 def sees(distance: Tensor, number: Tensor, window: Window | None, padded: bool) -> Tensor:

@@ -96,8 +96,14 @@ class LanguageModule(LightningModule):
         if self._counted != self.global_step:  # it is the same for all micro-batches of a step
             self._loss_tokens = sum_over_processes(batch["loss_tokens"].clone())
             self._counted = self.global_step
-        logits = self.decoder(batch["inputs"], sampler=sampler)
-        loss = self._loss_sum(logits, batch["labels"], batch.get("weights")) / self._loss_tokens
+        total = self.decoder(
+            batch["inputs"],
+            sampler=sampler,
+            labels_BT=batch["labels"],
+            weights_BT=batch.get("weights"),
+            loss=self._loss_sum,
+        )
+        loss = total / self._loss_tokens
         self._loss = self._loss.to(loss.device) + loss.detach()
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 
@@ -260,7 +266,7 @@ def loss_sum(logits_BTV: Tensor, labels_BT: Tensor, weights_BT: Tensor | None = 
     ``torch.nn.functional.linear_cross_entropy`` would not hold all logits, but torch 2.13 adds up
     the loss of bf16 inputs in bf16: of 4,096 tokens it is 3.6 % off.
     """
-    logits, labels = logits_BTV.flatten(0, 1).float(), labels_BT.flatten()
+    logits, labels = logits_BTV.flatten(0, -2).float(), labels_BT.flatten()
     if weights_BT is None:
         return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
     losses = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")

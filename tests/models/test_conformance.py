@@ -2,6 +2,7 @@
 
 import sys
 import types
+from typing import ClassVar
 
 import pytest
 import torch
@@ -249,7 +250,27 @@ MISTAKES = [
 ]
 
 
-OTHERS = [Multiplies, Unset, Columns, Careful, Turns]
+def noting(name):
+    """A method that notes what it is given, and does as NoPE."""
+
+    def noted(self, *given):
+        if name == "update":
+            tensors = [*vars(given[2]).values()]  # of LayerOutputs
+        else:
+            tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        Noted.given.setdefault(name, set()).update(x.dtype for x in tensors)
+        Noted.given[name].add(torch.is_autocast_enabled("cpu"))
+        return getattr(PositionEncoding, name)(self, *given)
+
+    return noted
+
+
+class Noted(PositionEncoding):
+    given: ClassVar = {}
+    embed, rotate, bias, update = map(noting, ("embed", "rotate", "bias", "update"))
+
+
+OTHERS = [Noted, Multiplies, Unset, Columns, Careful, Turns]
 
 
 @pytest.fixture
@@ -301,28 +322,11 @@ def test_a_bias_is_computed_in_fp32_whenever_it_is(section):
 
 
 @pytest.mark.parametrize("situation", ["autocast_in_bf16", "weights_in_bf16"])
-def test_every_method_is_given_at_least_fp32(section, situation, monkeypatch):
-    dtypes = {}
-
-    def noting(name):
-        method = getattr(PositionEncoding, name)
-
-        def noted(self, *given):
-            if name == "update":
-                given_tensors = [*vars(given[2]).values()]  # of LayerOutputs
-            else:
-                given_tensors = [x for x in given if isinstance(x, torch.Tensor)]
-            dtypes.setdefault(name, set()).update(x.dtype for x in given_tensors)
-            dtypes[name].add(torch.is_autocast_enabled("cpu"))
-            return method(self, *given)
-
-        return noted
-
-    for name in ("embed", "rotate", "bias", "update"):
-        monkeypatch.setattr(PositionEncoding, name, noting(name))
-    outcome_of(situation, model_of("nope"))
+def test_every_method_is_given_at_least_fp32(section, situation):
+    Noted.given = {}
+    outcome_of(situation, section(Noted))
     wide = {torch.float32, torch.float64, False}  # fp64: the oracle's
-    assert dtypes == dict.fromkeys(("embed", "rotate", "bias", "update"), wide)
+    assert Noted.given == dict.fromkeys(("embed", "rotate", "bias", "update"), wide)
 
 
 @pytest.mark.parametrize("situation", ["whole_rows", "gradients", "many_positions", "reloaded"])

@@ -12,7 +12,7 @@ from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.data.tokens import tokenise
 from tape_exp.models.conformance import randomise
-from tape_exp.models.decoder import token_nll
+from tape_exp.models.head import token_nll
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch

@@ -54,8 +54,12 @@ DYNAMIC = ("model.scaling.method=dynamic", "model.scaling.original=11")
 
 def test_training_draws_the_positions_of_its_seed_and_rows(arch, monkeypatch):
     module, seen = module_of("randpe", arch), []
-    monkeypatch.setattr(module.decoder, "forward", lambda tokens, sampler: seen.append(sampler))
-    monkeypatch.setattr(module, "_loss_sum", lambda *_: torch.zeros(()))
+
+    def forward(tokens, sampler, **_):
+        seen.append(sampler)
+        return torch.zeros(())
+
+    monkeypatch.setattr(module.decoder, "forward", forward)
     trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1, global_step=0)
     monkeypatch.setattr(LanguageModule, "trainer", trainer)
     monkeypatch.setattr(LanguageModule, "global_step", 0)

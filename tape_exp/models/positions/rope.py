@@ -227,7 +227,10 @@ def apply_rotary(x_BTHD: Tensor, state_BTKCM: Tensor) -> Tensor:
     heads = x_BTHD.shape[2]
     if 1 < state_BTKCM.shape[2] < heads:
         state_BTKCM = for_heads(state_BTKCM, heads)
-    turned: Tensor = ApplyRotary.apply(x_BTHD.to(state_BTKCM.dtype), state_BTKCM)
+    x_BTHD = x_BTHD.to(state_BTKCM.dtype)
+    if not torch.is_grad_enabled():
+        return torch.cat(product(x_BTHD.chunk(2, -1), state_BTKCM.unbind(-2)), -1)
+    turned: Tensor = ApplyRotary.apply(x_BTHD, state_BTKCM)
     return turned
 
 

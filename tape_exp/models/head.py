@@ -1,0 +1,96 @@
+"""What is computed of a head's logits without holding those of all tokens at once.
+
+Shape suffixes: B batch, T tokens, N tokens of all rows, C width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""The sum of a loss: of logits (…, V), labels (…), and the weights of tokens (…) or None."""
+
+
+def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
+    """-log softmax(head(x)) at each label: (B, T) fp32, 0 where the label is negative."""
+    # All logits of an evaluation batch can take gigabytes. Pieces fit into a CPU's cache, or leave
+    # a GPU its memory.
+    at_once = 512 if x_BTC.device.type == "cpu" else 8192
+    x_NC, labels_N = x_BTC.flatten(0, 1), labels_BT.flatten()
+    found = []
+    for x, labels in zip(x_NC.split(at_once), labels_N.split(at_once), strict=True):
+        logits = head(x).float()
+        chosen = logits.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+        found.append((logits.logsumexp(-1) - chosen) * (labels >= 0))
+    return torch.cat(found).view(labels_BT.shape)
+
+
+def most_logits(device: torch.device) -> int:
+    """How many logits are held at once in training."""
+    return 1 << (24 if device.type == "cpu" else 28)
+
+
+def total_loss(
+    x_BTC: Tensor,
+    head: nn.Module,
+    labels_BT: Tensor,
+    weights_BT: Tensor | None,
+    loss: Loss,
+    vocab: int,
+) -> Tensor:
+    """loss(head(x), labels, weights), in pieces where the logits of all tokens would be many; then
+    tokens whose labels are negative have none.
+    """
+    most = most_logits(x_BTC.device)
+    if labels_BT.numel() * vocab <= most:
+        return loss(head(x_BTC), labels_BT, weights_BT)
+    asked_BT = labels_BT >= 0
+    x_NC, labels_N = x_BTC[asked_BT], labels_BT[asked_BT]
+    weights_N = None if weights_BT is None else weights_BT[asked_BT]
+    parameters = [p for p in head.parameters() if p.requires_grad]
+    at_once = max(most // vocab, 1)
+    return InPieces.apply(head, loss, at_once, labels_N, weights_N, x_NC, *parameters)
+
+
+class InPieces(torch.autograd.Function):
+    """A sum of losses over tokens. Its gradients are made in the forward pass, while the logits of
+    a piece are there: the gradient of a sum is one number, which multiplies them in the backward
+    pass (as in Liger Kernel, Hsu et al., 2024).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        head: nn.Module,
+        loss: Loss,
+        at_once: int,
+        labels_N: Tensor,
+        weights_N: Tensor | None,
+        x_NC: Tensor,
+        *parameters: nn.Parameter,
+    ) -> Tensor:
+        learns = any(ctx.needs_input_grad)
+        total = x_NC.new_zeros((), dtype=torch.float32)
+        x_grad_NC = torch.empty_like(x_NC) if learns else x_NC
+        grads = [torch.zeros_like(p) for p in parameters]
+        for first in range(0, len(x_NC), at_once):
+            piece = slice(first, first + at_once)
+            weights = None if weights_N is None else weights_N[piece]
+            with torch.set_grad_enabled(learns):
+                x = x_NC[piece].detach().requires_grad_(learns)
+                part = loss(head(x), labels_N[piece], weights)
+            total += part.detach()
+            if learns:
+                x_grad_NC[piece], *others = torch.autograd.grad(part, [x, *parameters])
+                for grad, more in zip(grads, others, strict=True):
+                    grad += more
+        ctx.save_for_backward(x_grad_NC, *grads)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, None, None, None, *(grad * gradient for grad in ctx.saved_tensors)
