@@ -43,7 +43,7 @@ def is_task(spec: str) -> bool:
 
 def find(cfg: DictConfig) -> Path | None:
     """The checkpoint that a run begins from, if it does: a file, a run's newest, a task's run, or
-    the folder of a Llama.
+    the folder of a Llama; a GGUF file becomes such a folder, below ``cache``.
 
     A task's name stands for its finished run of the same model, ``peft``, scale and seed below
     ``runs``, or, where a base model is adapted, for the base's run. ``owner/name`` is a repository
@@ -52,6 +52,8 @@ def find(cfg: DictConfig) -> Path | None:
     if (spec := cfg.checkpoint) is None:
         return None
     path = Path(spec).expanduser()
+    if (gguf := _gguf(path)) is not None:
+        return _converted(gguf, Path(cfg.cache).expanduser())
     if path.suffix in (".safetensors", ".json"):
         raise ConfigError(f"checkpoint={spec} is a file of a Llama; name its folder: {path.parent}")
     if path.is_file() or (path.is_dir() and not is_task(spec)):
@@ -73,6 +75,28 @@ def find(cfg: DictConfig) -> Path | None:
         choices = ", ".join(f"checkpoint={run}" for run in runs)
         raise ConfigError(f"checkpoint={spec}: there are {len(runs)} finished runs, {choices}.")
     return last_checkpoint(runs[0])
+
+
+def _gguf(path: Path) -> Path | None:
+    """The GGUF file that is named, or that is alone in a folder without another Llama."""
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ConfigError(f"checkpoint={path}: there is no such file.")
+        return path
+    here = sorted(path.glob("*.gguf")) if path.is_dir() else []
+    if not here or any((path / name).is_file() for name in OF_LLAMA):
+        return None
+    if len(here) > 1:
+        choices = ", ".join(f"checkpoint={one}" for one in here)
+        raise ConfigError(f"checkpoint={path} has {len(here)} GGUF files: {choices}.")
+    return here[0]
+
+
+def _converted(path: Path, cache: Path) -> Path:
+    """The folder in Hugging Face's format that a GGUF file becomes."""
+    from tape_exp.models import gguf
+
+    return gguf.converted(path, cache)
 
 
 def last_checkpoint(run: Path) -> Path:
