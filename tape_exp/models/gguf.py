@@ -4,7 +4,6 @@ GGUF is the format of llama.cpp: config, tokenizer and weights in one file, most
 transformers reads it (package ``gguf``); what comes out is kept in ``cache/gguf/<hash>``.
 """
 
-import importlib.util
 import logging
 import re
 import shutil
@@ -21,6 +20,7 @@ from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
 SUFFIX = ".gguf"
+PARTIAL = ".partial"  # the end of the name of a folder that is being written
 NAMED = "general.architecture"
 # Keys of an architecture that change what it computes and that transformers does not read, and the
 # values with which they change nothing.
@@ -41,20 +41,20 @@ def converted(path: Path, cache: Path) -> Path:
 
     Raises:
         ConfigError: the file is damaged, of another family, or scales its positions, which
-            transformers does not read; or the package ``gguf`` is missing.
+            transformers does not read.
     """
-    if importlib.util.find_spec("gguf") is None:
-        raise ConfigError(f"{path} needs the package gguf: pip install 'tape_exp[gguf]'.")
     place = cache / "gguf" / sha256(path)[:16]
+    if (there := _made_in(place)) is not None:
+        return there
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(place / ".lock"):
-        if whole := [folder.parent for folder in place.glob(f"*/{CONFIG}")]:
-            return whole[0]
+        if (there := _made_in(place)) is not None:  # by another process, meanwhile
+            return there
         kind = _check(path)
-        for left in place.glob("*.partial"):  # by a process that was killed
+        for left in place.glob(f"*{PARTIAL}"):  # by a process that was killed
             shutil.rmtree(left)
         folder = place / f"{re.sub(rf'[-.]{kind}$', '', path.stem)}-from-{kind}"
-        partial = folder.with_name(f"{folder.name}.partial")
+        partial = folder.with_name(folder.name + PARTIAL)
         began = time.monotonic()
         log.info("Converting %s (%s) into %s.", path, kind, folder)
         try:
@@ -65,6 +65,12 @@ def converted(path: Path, cache: Path) -> Path:
             shutil.rmtree(partial, ignore_errors=True)
         log.info("Converted in %.0f s.", time.monotonic() - began)
     return folder
+
+
+def _made_in(place: Path) -> Path | None:
+    """The folder that a conversion has finished."""
+    made = [config.parent for config in place.glob(f"*/{CONFIG}")]
+    return next((folder for folder in made if not folder.name.endswith(PARTIAL)), None)
 
 
 def _check(path: Path) -> str:
@@ -100,7 +106,8 @@ def _check(path: Path) -> str:
             f"{path} scales the frequencies of its positions ({scaled[0]}), which transformers "
             f"does not read; {INSTEAD}"
         )
-    return LlamaFileType(fields["general.file_type"]).name.removeprefix("MOSTLY_")
+    kind: str = LlamaFileType(fields["general.file_type"]).name
+    return kind.removeprefix("MOSTLY_").removeprefix("ALL_")
 
 
 def _convert(path: Path, folder: Path) -> None:

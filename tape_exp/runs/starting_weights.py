@@ -173,7 +173,7 @@ def trained_length(checkpoint: Path) -> int | None:
     if checkpoint.is_dir():
         return _llama().read_config(checkpoint).max_positions
     cfg = run_config(checkpoint)
-    return cfg and cfg.task.get("train_length")
+    return cfg and (cfg.task.get("skip_to") or cfg.task.get("train_length"))
 
 
 def chat_template(checkpoint: Path) -> str | None:

@@ -3,6 +3,7 @@
 import json
 import re
 from functools import cache
+from pathlib import PurePath
 from typing import Any
 
 from tape_exp.settings.plugins import names_in, yaml_of
@@ -51,9 +52,11 @@ def _name(name: str) -> str:
 
 def literal(value: Any) -> str:
     """A value in the grammar of Hydra's overrides."""
+    if isinstance(value, PurePath):
+        value = str(value)
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{literal(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "[" + ",".join(map(literal, value)) + "]"
     if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
         quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)  # a backslash is itself, but before a quote

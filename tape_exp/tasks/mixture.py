@@ -58,7 +58,7 @@ class Mixture(Pretrain):
         texts = [row for row in rows if self.turn[row % len(self.turn)] == "text"]
         turns, place = divmod(texts[0] if texts else 0, len(self.turn))
         text = super().train_batch(turns * self.texts + place, len(texts))
-        return self._mixed(text, "train", self.seed, rows)
+        return self.placed(self._mixed(text, "train", self.seed, rows), self.seed, first)
 
     def validation_batches(self) -> list[Batch]:
         """The first blocks of the validation split, and questions in proportion."""
@@ -67,7 +67,7 @@ class Mixture(Pretrain):
             count = max(1, len(text["inputs"]) // self.texts)
             rows = range(turns * len(self.turn), (turns + count) * len(self.turn))
             some = {name: part[: count * self.texts] for name, part in text.items()}
-            batches.append(self._mixed(some, "validation", 0, rows))
+            batches.append(self.placed(self._mixed(some, "validation", 0, rows), 0, rows.start))
             turns += count
         return batches
 

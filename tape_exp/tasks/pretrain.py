@@ -9,6 +9,7 @@ import torch
 from tape_exp.data.batch import Batch
 from tape_exp.data.text import Split, Text
 from tape_exp.machine.files import short_hash
+from tape_exp.machine.seeding import seed_for
 from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
@@ -38,6 +39,8 @@ class Pretrain(TextTask):
         validation: another corpus whose validation split is scored during training; null:
             ``text``'s own.
         init_from: like ``checkpoint=``: the run, or the Llama, that it begins from.
+        skip_to: rows are cut in two pieces, whose positions are drawn so that they reach up to here
+            (:func:`skipping_positions`); null: positions count tokens.
         train_tokens: the first so many tokens of the corpus are used; null: all of a local or
             built-in one, and of a hub's as many as training reads.
     """
@@ -54,10 +57,17 @@ class Pretrain(TextTask):
         train_tokens: Count | None = None,
         validation: Text | None = None,
         init_from: str | None = None,
+        skip_to: Count | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.set_max_length(max(windows.lengths))
+        if skip_to is not None and skip_to < self.train_length:
+            raise ConfigError(
+                f"task.skip_to={skip_to} is below task.train_length={self.train_length}: positions "
+                "reach as far as a row is long without it."
+            )
+        self.skip_to = skip_to
+        self.set_max_length(max(*windows.lengths, skip_to or 1))
         self.optim, self.windows, self.tests, self.test_split = optim, windows, tests, test_split
         self.validation, self.validation_rows = validation or self.text, validation_rows
         self.train_tokens = train_tokens
@@ -94,7 +104,11 @@ class Pretrain(TextTask):
         rows = min((len(validation) - 1) // T, self.validation_rows)
         each = max(self.windows.tokens_per_batch // T, 1)
         starts = np.split(np.arange(rows) * T, range(each, rows, each))
-        self._validation = [_as_batch(validation.blocks(part, T + 1)) for part in starts]
+        blocks = [_as_batch(validation.blocks(part, T + 1)) for part in starts]
+        ends = np.cumsum([0, *map(len, starts)])
+        self._validation = [
+            self.placed(block, 0, first) for block, first in zip(blocks, ends, strict=False)
+        ]
         read = (self.test_split, self.windows.needed)
         self.scored = {name: self.tokens(text, *read) for name, text in self.tests.items()}
 
@@ -108,7 +122,16 @@ class Pretrain(TextTask):
 
     def train_batch(self, first: int, count: int) -> Batch:
         blocks = epoch_samples(self.seed, first, count, self.blocks)
-        return _as_batch(self.corpus.blocks(blocks * self.train_length, self.train_length + 1))
+        rows = self.corpus.blocks(blocks * self.train_length, self.train_length + 1)
+        return self.placed(_as_batch(rows), self.seed, first)
+
+    def placed(self, batch: Batch, seed: int, first: int) -> Batch:
+        """A batch with the positions of its rows, where these do not count tokens."""
+        if self.skip_to is None:
+            return batch
+        rows = range(first, first + len(batch["inputs"]))
+        places = skipping_positions(seed, rows, self.train_length, self.skip_to)
+        return batch | {"positions": places}
 
     def validation_batches(self) -> list[Batch]:
         return self._validation
@@ -131,6 +154,24 @@ class Pretrain(TextTask):
         with without_autocast(model.decoder):
             error = shift_error(model.decoder, rows.to(model.device), SHIFT)
         return Evaluation(metrics | {"shift/attention": 100 * error})
+
+
+def skipping_positions(seed: int, rows: range, length: int, span: int) -> torch.Tensor:
+    """Positions (rows, length) of PoSE with two pieces (Zhu et al., "PoSE: Efficient Context Window
+    Extension of LLMs via Positional Skip-wise Training", ICLR 2024): a model that is trained on
+    rows of ``length`` tokens sees the distances of ``span``.
+
+    The first piece has a uniform length from 1 to ⌈length / 2⌉ and begins at 0; the second is moved
+    by a uniform number of places from 0 to span - length. Row k is a function of (seed, k). Unlike
+    in the public code, whose second piece comes from a later place of the document, the two are one
+    text.
+    """
+    places = torch.arange(length).repeat(len(rows), 1)
+    for place, row in zip(places, rows, strict=True):
+        draw = np.random.default_rng(seed_for(seed, "skipping positions", row))
+        first = int(draw.integers(1, (length + 1) // 2, endpoint=True))
+        place[first:] += int(draw.integers(0, span - length, endpoint=True))
+    return places
 
 
 def _as_batch(rows: np.ndarray) -> Batch:

@@ -25,6 +25,7 @@ from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import log_to_all
 from tape_exp.runs.starting_weights import fingerprint, title
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.position_use import state_metrics, updates_positions
@@ -71,6 +72,7 @@ class LanguageModule(LightningModule):
         if self.compiled:  # else each step of the loss reads and writes all logits
             decoder.compile()
             self._loss_sum = torch.compile(loss_sum)
+        self._check_positions()
         self._drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in decoder.modules())
         self.evaluation = Evaluation({})
         self.validation: dict[str, float] = {}
@@ -78,6 +80,18 @@ class LanguageModule(LightningModule):
         self._loss_tokens, self._counted = torch.zeros(()), -1  # of all processes, at which step
         self._sums: dict[str, Tensor] = {}  # of a validation
         self._state: dict[str, float] = {}  # of positions, in its first batch
+
+    def _check_positions(self) -> None:
+        """Refuse a task that draws positions for an encoding that draws its own, or has too few."""
+        if (span := getattr(self.task, "skip_to", None)) is None:
+            return
+        if self.decoder.random is not None:
+            raise ConfigError(
+                f"task.skip_to={span} draws positions, as model={self.cfg.model.name} does itself; "
+                "leave one of them out."
+            )
+        for position in self.decoder.encodings():
+            position.require(span)
 
     def configure_model(self) -> None:
         """Under ``trainer.strategy=fsdp``, shard every block and the rest over devices (FSDP2)."""
@@ -98,6 +112,7 @@ class LanguageModule(LightningModule):
             self._counted = self.global_step
         total = self.decoder(
             batch["inputs"],
+            positions_BT=batch.get("positions"),
             sampler=sampler,
             labels_BT=batch["labels"],
             weights_BT=batch.get("weights"),
@@ -167,7 +182,8 @@ class LanguageModule(LightningModule):
         rank, world = processes.rank_and_world()
         number = batch_idx * world + rank  # among the batches of all processes
         sampler = RowSampler(0, "validation positions", number)
-        logits = self.decoder(batch["inputs"], sampler=sampler)
+        places = batch.get("positions")
+        logits = self.decoder(batch["inputs"], positions_BT=places, sampler=sampler)
         sums = {
             "loss": self._loss_sum(logits, batch["labels"], batch.get("weights")),
             "tokens": loss_weights(batch).sum(),

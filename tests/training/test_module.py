@@ -71,7 +71,11 @@ def test_training_draws_the_positions_of_its_seed_and_rows(arch, monkeypatch):
 
 def test_validation_samples_the_same_positions_on_any_number_of_devices(arch, monkeypatch):
     module = module_of("randpe", arch)
-    monkeypatch.setattr(module.decoder, "forward", lambda tokens, sampler: seen.append(sampler.key))
+
+    def forward(tokens, sampler, **_):
+        seen.append(sampler.key)
+
+    monkeypatch.setattr(module.decoder, "forward", forward)
     monkeypatch.setattr(module, "_state_gauges", lambda batch: {})
     monkeypatch.setattr(module, "_loss_sum", lambda *_: torch.zeros(()))
     monkeypatch.setattr(module.task, "validation_metrics", lambda *_: {})
