@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test test-fast test-long slurm-test smollm2 lint format docs docs-serve tables report soak gpu gpu-check gpu-speed gpu-train gpu-data lock audit clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (about 3 GB on a CPU)
 

@@ -199,7 +199,7 @@ def test_runs_side_by_side_and_pictures(loaded):
         te.plot(committed["benchmarks"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path):
     words = [*on_text(text_folder), "trainer=cpu", "logger=none"]
     words += ["task.optim.max_steps=1", f"runs={tmp_path}"]

@@ -19,13 +19,15 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     # All logits of an evaluation batch can take gigabytes. Pieces fit into a CPU's cache, or leave
     # a GPU its memory.
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
-    x_NC, labels_N = x_BTC.flatten(0, 1), labels_BT.flatten()
+    asked_BT = labels_BT >= 0
+    x_NC, labels_N = x_BTC[asked_BT], labels_BT[asked_BT]
     found = []
     for x, labels in zip(x_NC.split(at_once), labels_N.split(at_once), strict=True):
         logits = head(x).float()
-        chosen = logits.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
-        found.append((logits.logsumexp(-1) - chosen) * (labels >= 0))
-    return torch.cat(found).view(labels_BT.shape)
+        chosen = logits.gather(-1, labels[:, None])[:, 0]
+        found.append(logits.logsumexp(-1) - chosen)
+    nll_BT = torch.zeros(labels_BT.shape, device=x_BTC.device)
+    return nll_BT.masked_scatter(asked_BT, torch.cat(found)) if found else nll_BT
 
 
 def most_logits(device: torch.device) -> int:

@@ -241,7 +241,7 @@ class View:
             return None
         kind = interval or spec.get("interval", "seeds")
         if kind == "trials":
-            value = statistics.over_trials(values, runs[0]["config"]["task"]["trials"])
+            value = statistics.over_trials(values, trials_of(runs[0]["config"]["task"], metric))
         else:
             one_of("interval", kind, ("trials", *INTERVALS))
             value = INTERVALS[kind](values)
@@ -331,6 +331,17 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
     """The text with ``{name}`` replaced by what is known; None is ``null``."""
     known = {name: "null" if value is None else str(value) for name, value in values.items()}
     return re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], match[0]), text)
+
+
+def trials_of(task: Mapping[str, Any], metric: str) -> int:
+    """How many trials a metric of a recorded ``task`` is of: all have as many, or
+    ``passkey/accuracy@512`` those of its length.
+    """
+    trials = task["trials"]
+    if isinstance(trials, int):
+        return trials
+    by_length = dict(zip(task["lengths"], trials, strict=True))
+    return by_length[int(metric.rpartition("@")[2])]
 
 
 def label_of(row: Row) -> str:

@@ -2,7 +2,6 @@
 model is asked for it.
 """
 
-import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +37,7 @@ class Questions(TextTask):
 
     Args:
         lengths: tokens, asked at each.
-        trials: questions of each length.
+        trials: questions of each length, or of each in turn, where lengths are given in order.
         depth_bins: rows of the heatmap; question k of a length has its depth in the bin k mod
             ``depth_bins`` of equal parts of the text.
     """
@@ -51,7 +50,7 @@ class Questions(TextTask):
     def __init__(
         self,
         lengths: Lengths,
-        trials: Count = 50,
+        trials: Count | Lengths = 50,
         depth_bins: Count = 5,
         rows_per_batch: Count = 20,
         **settings: Any,
@@ -59,7 +58,19 @@ class Questions(TextTask):
         super().__init__(**settings)
         self.set_max_length(max(lengths))
         self.lengths = sorted(set(lengths))
-        self.count, self.depth_bins, self.rows_per_batch = trials, depth_bins, rows_per_batch
+        self.depth_bins, self.rows_per_batch = depth_bins, rows_per_batch
+        counts = [trials] * len(self.lengths) if isinstance(trials, int) else trials
+        if len(counts) != len(self.lengths) or (counts is trials and self.lengths != [*lengths]):
+            raise ConfigError(
+                f"task.trials={list(counts)} must have a number for each of task.lengths="
+                f"{list(lengths)}, which then must rise."
+            )
+        # Length and number of each question.
+        self.asked = [
+            (length, number)
+            for length, count in zip(self.lengths, counts, strict=True)
+            for number in range(count)
+        ]
 
     def question(self, length: int, number: int) -> Question:
         """Question ``number`` of a length, a function of its arguments and the seed."""
@@ -72,7 +83,7 @@ class Questions(TextTask):
     def prepare(self) -> None:
         """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
         self.questions, self.prompts, size = [], [], 1
-        for length, number in itertools.product(self.lengths, range(self.count)):
+        for length, number in self.asked:
             question = self.question(length, number)
             least = len(self.writer(question)(1)) + self.new_tokens
             if least > length:
@@ -94,8 +105,11 @@ class Questions(TextTask):
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question, those of a length together; ``limit`` stops after as many batches."""
-        each = [range(n * self.count, (n + 1) * self.count) for n in range(len(self.lengths))]
-        batches = [batch for of_one in each for batch in batched(of_one, self.rows_per_batch)]
+        batches: list[tuple[int, list[int]]] = []
+        for length in self.lengths:
+            numbers = [place for place, asked in enumerate(self.asked) if asked[0] == length]
+            for first, batch in batched(numbers, self.rows_per_batch):
+                batches.append((numbers[first], batch))
 
         def answer(batch: Sequence[int], _: int) -> dict[int, dict[str, Any]]:
             asked, ends = [self.prompts[number] for number in batch], self.stop_tokens
@@ -111,7 +125,7 @@ class Questions(TextTask):
     def row(self, number: int, ids: Sequence[int]) -> dict[str, Any]:
         question, answer = self.questions[number], self.decode(ids).strip()
         return {
-            "length": self.lengths[number // self.count],
+            "length": self.asked[number][0],
             "depth": round(question.depth, 4),
             "wanted": question.wanted,
             "answer": answer,
@@ -122,8 +136,9 @@ class Questions(TextTask):
         """The share of right answers, in percent, for each part of the text and each length."""
         cells: dict[tuple[int, int], list[bool]] = {}
         for number, row in rows.items():
-            place, k = divmod(number, self.count)
-            cells.setdefault((k % self.depth_bins, place), []).append(row["correct"])
+            length, k = self.asked[number]
+            cell = k % self.depth_bins, self.lengths.index(length)
+            cells.setdefault(cell, []).append(row["correct"])
         values = np.full((self.depth_bins, len(self.lengths)), np.nan)
         for cell, correct in cells.items():
             values[cell] = 100 * np.mean(correct)
@@ -148,7 +163,9 @@ class Passkey(Questions):
 
     name, sought = "passkey", "pass key"
 
-    def __init__(self, trials: Count = 20, new_tokens: Count = 8, **settings: Any) -> None:
+    def __init__(
+        self, trials: Count | Lengths = 20, new_tokens: Count = 8, **settings: Any
+    ) -> None:
         super().__init__(trials=trials, **settings)
         self.new_tokens = new_tokens
 

@@ -17,6 +17,8 @@ else 2), a parameter p (2 in bf16-true, else 4):
 FSDP divides weights, gradients and AdamW by the devices; embedding, head and two layers are whole.
 """
 
+import statistics
+import time
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +34,7 @@ from tape_exp.tasks.base import Task
 from tape_exp.training.from_config import blank_parts, micro_batches, precision
 
 UTILISATION = 0.4  # of the peak
+ON_A_CPU = 0.5  # of the rate of its own matrix products
 ASSUMED = "H100"  # where this machine has no GPU whose peak is known
 CARD = 80 * 2**30  # bytes of its memory
 
@@ -86,6 +89,20 @@ def flops_per_token(decoder: Decoder, task: Task, recompute: bool) -> float:
 def hours(flops: float, peak: float) -> float:
     """Hours of so many FLOPs at :data:`UTILISATION` of a peak in FLOP/s."""
     return flops / (UTILISATION * peak) / 3600
+
+
+def matmul_rate() -> float:
+    """FLOP/s of this CPU's fp32 matrix products, with the threads of this process: the median of a
+    few.
+    """
+    size = 1024
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    times = []
+    for _ in range(8):
+        began = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - began)
+    return 2 * size**3 / statistics.median(times[1:])
 
 
 def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> dict[str, float]:
@@ -149,6 +166,9 @@ def print_plan(cfg: DictConfig) -> None:
         rows["FLOPs per token"] = [flops_per_token(decoder, task, way) for way in ways.values()]
         rows["FLOPs"] = [tokens(task) * flops for flops in rows["FLOPs per token"]]
         rows["hours"] = [hours(flops, devices.count * devices.peak) for flops in rows["FLOPs"]]
+        if cfg.trainer.accelerator in ("auto", "cpu") and not torch.cuda.is_available():
+            rate = ON_A_CPU * matmul_rate()
+            rows["hours on this CPU"] = [flops / rate / 3600 for flops in rows["FLOPs"]]
     trainable = sum(x.numel() for x in decoder.parameters() if x.requires_grad)
     print(
         f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}: an estimate (docs/runs.md "

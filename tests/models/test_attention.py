@@ -69,6 +69,35 @@ def test_sdpa_agrees_with_the_explicit_softmax(options):
         assert (a - b).abs().max() < 1e-9
 
 
+GROUPED = [
+    {"carried": False},
+    {"T": 140, "S": 140, "carried": False},
+    {"T": 140, "S": 300, "kinds": "dense", "window": Window(7, 2)},
+    {"T": 1, "S": 70, "carried": False},
+    {"T": 1, "S": 70, "kinds": "rows keys", "carried": False},
+    {"T": 5, "S": 70},
+]
+
+
+@pytest.mark.parametrize("options", GROUPED, ids=str)
+def test_grouped_keys_are_those_repeated_for_each_head(options):
+    """Two heads of keys and values for four of queries, by every backend of a CPU."""
+    scores, v, carried, (q, *_) = case(**options)
+    k, v = (x.detach()[:, :, :2].clone().requires_grad_() for x in (scores.k.transpose(1, 2), v))
+    found = {}
+    for name in ("repeated", "explicit", "sdpa"):
+        own = [x.repeat_interleave(2, 2) if name == "repeated" else x for x in (k, v)]
+        grouped = replace(scores, k=own[0].transpose(1, 2))
+        backend = "explicit" if name == "repeated" else name
+        found[name] = call(grouped, own[1], carried, [q, k, v], backend)
+    for name in ("explicit", "sdpa"):
+        for a, b in zip(found[name], found["repeated"], strict=True):
+            assert (a - b).abs().max() < 1e-9
+    with torch.no_grad():
+        out, _ = attend(replace(scores, k=k.transpose(1, 2)), v, carried, "flex")
+    assert (out - found["repeated"][0]).abs().max() < 1e-5
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("options", CASES[:6], ids=str)
 def test_flex_agrees_forward_on_a_cpu(options):

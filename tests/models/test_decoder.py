@@ -15,6 +15,7 @@ def test_155_m_backbone_has_the_papers_size():
     assert model.parameter_count() / 2**20 == pytest.approx(154.89, abs=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [m for m in MODELS if m != "rope"])
 def test_every_model_begins_with_the_same_backbone(name, arch):
     rope, other = make_decoder("rope", arch).state_dict(), make_decoder(name, arch).state_dict()

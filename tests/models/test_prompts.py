@@ -137,6 +137,7 @@ def requests(kind: str, arguments) -> list[Instance]:
     return [Instance(kind, {}, a, i, ("task", i, 1)) for i, a in enumerate(arguments)]
 
 
+@pytest.mark.long
 def test_prompts_are_cut_into_the_tokens_of_hflm(both):
     ours, theirs, _ = both
     found = {name: ours.tok_encode(text) for name, text in CONTEXTS.items()}

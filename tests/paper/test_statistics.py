@@ -14,6 +14,7 @@ from tape_exp.paper.statistics import (
     over_trials,
     paired,
 )
+from tape_exp.paper.view import trials_of
 
 NUMBERS = st.lists(st.floats(-100, 100), min_size=2, max_size=6)
 
@@ -79,3 +80,10 @@ def test_trials_of_all_seeds_are_pooled():
     value = over_trials({0: Value(35.0), 1: Value(35.0)}, trials=20)
     ends = stats.binomtest(14, 40).proportion_ci(method="wilson")
     assert (value.low, value.high) == pytest.approx((100 * ends.low, 100 * ends.high))
+
+
+def test_trials_are_all_alike_or_those_of_the_length_of_a_metric():
+    task = {"trials": [20, 10], "lengths": [2048, 8192]}
+    assert trials_of(task, "passkey/accuracy@8192") == 10
+    assert trials_of(task, "passkey/accuracy@2048") == 20
+    assert trials_of(task | {"trials": 7}, "passkey/accuracy@2048") == 7

@@ -135,7 +135,7 @@ def forget_the_end(run):
         (run / name).unlink()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_adaptation_goes_on(own):
     """As if it had been killed before its last checkpoint."""
     folder = RunDirectory(own.extend("rope", "lora")[0])

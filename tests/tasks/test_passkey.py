@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
 from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, key_question
 from tape_exp.training.from_config import make_decoder, make_task
@@ -103,6 +104,27 @@ def test_whoever_reads_the_text_finds_every_key(ask):
     assert [(r["length"], r["wanted"]) for r in found.tables["passkey"]] == asked
     assert np.all(found.heatmap.values == 100)
     assert 3 <= len(found.samples) <= 4
+
+
+def test_each_length_may_have_its_own_number_of_questions(ask):
+    """The same questions as with one number for all, and fewer of them where it is smaller."""
+    words = ["task.lengths=[192,300,400]", "task.rows_per_batch=3"]
+    _, every = ask(told, *words, "task.trials=7")
+    _, some = ask(told, *words, "task.trials=[7,2,4]")
+    kept = {192: 7, 300: 2, 400: 4}
+    rows = [row for row in every.tables["passkey"] if kept[row["length"]] > 0]
+    expected = [row for length in kept for row in rows if row["length"] == length]
+    numbered = [(row, n % 7) for n, row in enumerate(expected)]
+    assert some.tables["passkey"] == [row for row, n in numbered if n < kept[row["length"]]]
+    assert some.metrics["passkey/accuracy@300_low"] < every.metrics["passkey/accuracy@300_low"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "trials"), [("[192,300]", "[7,2,4]"), ("[300,192]", "[7,2]"), ("[192]", "[]")]
+)
+def test_numbers_that_fit_no_lengths_are_refused(text_folder, lengths, trials):
+    with pytest.raises(ConfigError, match=r"task\.trials"):
+        prepared(text_folder, "passkey", f"task.lengths={lengths}", f"task.trials={trials}")
 
 
 def test_who_sees_only_the_end_finds_the_deep_keys(ask):

@@ -70,7 +70,7 @@ def test_processes_that_go_on_from_different_steps_are_refused(tmp_path, monkeyp
         saving.on_train_start(SimpleNamespace(global_step=0, world_size=2), None)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monkeypatch):
     """Of a layer that samples its positions anew in every step; graphs are not made into kernels
     here, which takes a minute.
