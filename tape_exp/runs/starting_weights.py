@@ -21,6 +21,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import changed_sources, sources_of, yaml_of
 
+PLACES = (".", "/", "~", "runs/", "data/")  # a path, where one of the hub's names could be
 DEFAULTS = (None, "<s>", "</s>")  # of the tokenizer's special tokens
 CHOSEN = re.compile(r"task\.tokenizer\.(bos|eos|add_bos|stops)")  # may differ from the Llama's
 # What follows from a Llama, whatever else the config says.
@@ -59,10 +60,12 @@ def find(cfg: DictConfig) -> Path | None:
     if path.is_file() or (path.is_dir() and not is_task(spec)):
         whole = path.is_file() or any((path / name).is_file() for name in OF_LLAMA)
         return path if whole else last_checkpoint(path)
-    if spec.count("/") == 1 and not spec.startswith((".", "/", "~", "runs/", f"{cfg.runs}/")):
+    if spec.count("/") == 1 and not spec.startswith((*PLACES, f"{cfg.runs}/")):
         return _llama().fetch(spec, f"checkpoint={spec}, which is no folder here")
     if "/" in spec:
-        raise ConfigError(f"checkpoint={spec} is no file, nor the folder of a run or a Llama.")
+        brings = " `make smollm2` brings it." if path.name == "smollm2" else ""
+        told = f"checkpoint={spec} is no file, nor the folder of a run or a Llama.{brings}"
+        raise ConfigError(told)
     models = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
     places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / model for model in models]
     runs = _finished_runs(places[0], cfg) or _finished_runs(places[-1], cfg)

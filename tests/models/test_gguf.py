@@ -203,3 +203,8 @@ def test_the_package_is_named_where_it_is_missing(tmp_path, monkeypatch):
     with pytest.raises(ModuleNotFoundError) as error:
         converted(path, tmp_path / "cache")
     assert "pip install 'tape_exp[gguf]'" in missing_package(error.value)
+
+
+def test_a_missing_model_says_how_it_comes(tmp_path):
+    with pytest.raises(ConfigError, match=r"nor the folder of a run or a Llama\. `make smollm2`"):
+        find(compose_config(["task=passkey", "checkpoint=data/no/smollm2"]))
