@@ -282,7 +282,9 @@ class View:
     # ---- the caption ----
 
     def filled(self, text: str, runs: Sequence[Record] | None = None) -> str:
-        """A text with the values of keys in braces: several are listed, numbers as a range."""
+        """A text with the values of keys in braces: several are listed, numbers as a range; none
+        where all are null.
+        """
 
         def value(match: re.Match) -> str:
             key, form = match[1], match[2] or ""
@@ -293,9 +295,8 @@ class View:
             values = self.lookup(key, runs)
             if values and all(isinstance(v, int | float) for v in values):
                 return " to ".join(f"{v:{form}}" for v in sorted({min(values), max(values)}))
-            return " or ".join(
-                ", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in values
-            )
+            told = [", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in values]
+            return " or ".join(told) or "none"
 
         return re.sub(r"\{([\w./@]+)(?::([^}]*))?\}", value, text)
 
