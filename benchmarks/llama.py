@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from benchmarks.common import DEVICE, parser, seconds, write_record
-from benchmarks.timing import keep_freed_memory
+from benchmarks.common import DEVICE, parser, write_record
+from benchmarks.timing import round_robin
 from tape_exp.data.batch import IGNORE
 from tape_exp.machine.hardware import machine_name
 from tape_exp.models.decoder import Decoder
@@ -48,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the record."""
     made = parser("llama", "A Llama here beside the same one in transformers.")
     made.add_argument("checkpoint", help="as checkpoint= takes it")
-    made.add_argument("--rounds", type=int, default=5, help="of each case (%(default)s)")
-    made.add_argument("--only", nargs="*", help=f"of the cases: {', '.join(CASES)}")
+    made.add_argument("--only", nargs="*", choices=CASES, metavar="CASE", help=", ".join(CASES))
     made.add_argument("--memory", nargs=2, metavar=("CASE", "WHOSE"), help="print one peak in MB")
     args = made.parse_args(arguments)
     cfg = compose_config(["task=perplexity", "model=rope", f"checkpoint={args.checkpoint}"])
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record |= {"checkpoint": folder.name, "dtype": str(DTYPE).removeprefix("torch."), "rows": []}
     ours, theirs = load_ours(folder), load_theirs(folder)
     for name in args.only or CASES:
-        ratios = {**compare(name, ours, theirs, args.rounds), **memory(args.checkpoint, name)}
+        ratios = {**compare(name, ours, theirs), **memory(args.checkpoint, name)}
         record["rows"].append({"what": name, **ratios})
         print(json.dumps(record["rows"][-1]), flush=True)
         write_record("llama", record, args.out)
@@ -207,20 +206,19 @@ CASES: dict[str, Callable[[Any, bool], Case]] = {
 }
 
 
-def compare(name: str, ours: Any, theirs: Any, rounds: int) -> dict[str, Any]:
-    """Seconds of both in turn, after one call each, and the ratio of each round."""
-    keep_freed_memory()
-    cases = CASES[name](ours, True), CASES[name](theirs, False)
-    agree(name, *(case() for case in cases))
-    times = [[seconds(case) for case in cases] for _ in range(rounds)]
-    own, other = zip(*times, strict=True)
-    quartiles = statistics.quantiles([a / b for a, b in times], n=4)
+def compare(name: str, ours: Any, theirs: Any) -> dict[str, Any]:
+    """Seconds of both in turn, five rounds after one call each, and the ratio of each round."""
+    cases = {"ours": CASES[name](ours, True), "transformers": CASES[name](theirs, False)}
+    agree(name, *(case() for case in cases.values()))
+    times = round_robin(cases, DEVICE, seconds=0)
+    own, other = times["ours"], times["transformers"]  # milliseconds
+    quartiles = statistics.quantiles([a / b for a, b in zip(own, other, strict=True)], n=4)
     return {
-        "seconds": round(statistics.median(own), 4),
-        "seconds_transformers": round(statistics.median(other), 4),
+        "seconds": round(statistics.median(own) / 1e3, 4),
+        "seconds_transformers": round(statistics.median(other) / 1e3, 4),
         "ratio": round(quartiles[1], 4),
         "ratio_quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
-        "rounds": rounds,
+        "rounds": len(own),
     }
 
 

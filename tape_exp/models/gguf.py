@@ -8,6 +8,8 @@ import logging
 import re
 import shutil
 import time
+from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,7 @@ from tape_exp.models.llama import CONFIG, FORMS, read_config
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
-SUFFIX = ".gguf"
 PARTIAL = ".partial"  # the end of the name of a folder that is being written
-NAMED = "general.architecture"
 # Keys of an architecture that change what it computes and that transformers does not read, and the
 # values with which they change nothing.
 UNREAD: dict[str, tuple[Any, ...]] = {
@@ -43,7 +43,7 @@ def converted(path: Path, cache: Path) -> Path:
         ConfigError: the file is damaged, of another family, or scales its positions, which
             transformers does not read.
     """
-    place = cache / "gguf" / sha256(path)[:16]
+    place = cache / "gguf" / _hash(path, path.stat().st_mtime_ns)
     if (there := _made_in(place)) is not None:
         return there
     place.mkdir(parents=True, exist_ok=True)
@@ -67,6 +67,12 @@ def converted(path: Path, cache: Path) -> Path:
     return folder
 
 
+@cache
+def _hash(path: Path, modified: int) -> str:
+    """Of a file's content; a run asks several times, and a large file takes seconds."""
+    return sha256(path)[:16]
+
+
 def _made_in(place: Path) -> Path | None:
     """The folder that a conversion has finished."""
     made = [config.parent for config in place.glob(f"*/{CONFIG}")]
@@ -74,16 +80,16 @@ def _made_in(place: Path) -> Path | None:
 
 
 def _check(path: Path) -> str:
-    """The type of a file's weights, ``Q4_1``; raises :class:`ConfigError` where transformers would
-    not compute what the file says.
+    """The type of most of a file's weights, ``Q4_1``; raises :class:`ConfigError` where
+    transformers would not compute what the file says.
     """
-    from gguf import GGUFReader, LlamaFileType
+    from gguf import GGUFReader
 
     try:
         reader = GGUFReader(path)
         fields = {key: field.contents() for key, field in reader.fields.items()}
         size = max(tensor.data_offset + tensor.n_bytes for tensor in reader.tensors)
-        architecture = fields[NAMED]
+        architecture = fields["general.architecture"]
     except Exception as error:  # numpy's and the library's own, of whatever the bytes lead to
         why = " ".join(str(error).split())
         raise ConfigError(
@@ -106,8 +112,10 @@ def _check(path: Path) -> str:
             f"{path} scales the frequencies of its positions ({scaled[0]}), which transformers "
             f"does not read; {INSTEAD}"
         )
-    kind: str = LlamaFileType(fields["general.file_type"]).name
-    return kind.removeprefix("MOSTLY_").removeprefix("ALL_")
+    weights: Counter[str] = Counter()
+    for tensor in reader.tensors:
+        weights[tensor.tensor_type.name] += int(tensor.n_elements)
+    return weights.most_common(1)[0][0]
 
 
 def _convert(path: Path, folder: Path) -> None:

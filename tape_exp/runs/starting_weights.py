@@ -21,7 +21,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import changed_sources, sources_of, yaml_of
 
-PLACES = (".", "/", "~", "runs/", "data/")  # a path, where one of the hub's names could be
+LOCAL = (".", "/", "~", "runs/", "data/")  # a path, where one of the hub's names could be
 DEFAULTS = (None, "<s>", "</s>")  # of the tokenizer's special tokens
 CHOSEN = re.compile(r"task\.tokenizer\.(bos|eos|add_bos|stops)")  # may differ from the Llama's
 # What follows from a Llama, whatever else the config says.
@@ -53,14 +53,16 @@ def find(cfg: DictConfig) -> Path | None:
     if (spec := cfg.checkpoint) is None:
         return None
     path = Path(spec).expanduser()
-    if (gguf := _gguf(path)) is not None:
-        return _converted(gguf, Path(cfg.cache).expanduser())
+    if (file := _gguf(path)) is not None:
+        from tape_exp.models import gguf  # imports torch
+
+        return gguf.converted(file, Path(cfg.cache).expanduser())
     if path.suffix in (".safetensors", ".json"):
         raise ConfigError(f"checkpoint={spec} is a file of a Llama; name its folder: {path.parent}")
     if path.is_file() or (path.is_dir() and not is_task(spec)):
         whole = path.is_file() or any((path / name).is_file() for name in OF_LLAMA)
         return path if whole else last_checkpoint(path)
-    if spec.count("/") == 1 and not spec.startswith((*PLACES, f"{cfg.runs}/")):
+    if spec.count("/") == 1 and not spec.startswith((*LOCAL, f"{cfg.runs}/")):
         return _llama().fetch(spec, f"checkpoint={spec}, which is no folder here")
     if "/" in spec:
         brings = " `make smollm2` brings it." if path.name == "smollm2" else ""
@@ -93,13 +95,6 @@ def _gguf(path: Path) -> Path | None:
         choices = ", ".join(f"checkpoint={one}" for one in here)
         raise ConfigError(f"checkpoint={path} has {len(here)} GGUF files: {choices}.")
     return here[0]
-
-
-def _converted(path: Path, cache: Path) -> Path:
-    """The folder in Hugging Face's format that a GGUF file becomes."""
-    from tape_exp.models import gguf
-
-    return gguf.converted(path, cache)
 
 
 def last_checkpoint(run: Path) -> Path:

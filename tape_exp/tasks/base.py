@@ -70,6 +70,7 @@ class Task(LightningDataModule):
     """
 
     trains = True  # False: the model is evaluated as it is initialised, or as checkpoint= gives it
+    skip_to: int | None = None  # the number of positions, where batches bring their own
     reports_perplexity = False  # val/perplexity as well as val/loss
     measures: tuple[str, ...] = ("exact_match", "token_accuracy")  # of each row; () scores none
     # Label -> lengths, of one axis where slices are lengths, of two where they are pairs of

@@ -57,19 +57,19 @@ class Mixture(Pretrain):
         rows = range(first, first + count)
         texts = [row for row in rows if self.turn[row % len(self.turn)] == "text"]
         turns, place = divmod(texts[0] if texts else 0, len(self.turn))
-        text = super().train_batch(turns * self.texts + place, len(texts))
+        text = self.text_batch(turns * self.texts + place, len(texts))
         return self.placed(self._mixed(text, "train", self.seed, rows), self.seed, first)
 
     def validation_batches(self) -> list[Batch]:
         """The first blocks of the validation split, and questions in proportion."""
         batches, turns = [], 0
-        for text in super().validation_batches():
+        for text in self._validation:
             count = max(1, len(text["inputs"]) // self.texts)
             rows = range(turns * len(self.turn), (turns + count) * len(self.turn))
             some = {name: part[: count * self.texts] for name, part in text.items()}
-            batches.append(self.placed(self._mixed(some, "validation", 0, rows), 0, rows.start))
+            batches.append(self._mixed(some, "validation", 0, rows))
             turns += count
-        return batches
+        return self.all_placed(batches)
 
     def _mixed(self, text: Batch, stream: str, seed: int, rows: range) -> Batch:
         """The rows of a stream: blocks of text in their places, and questions."""

@@ -59,16 +59,17 @@ class Questions(TextTask):
         self.set_max_length(max(lengths))
         self.lengths = sorted(set(lengths))
         self.depth_bins, self.rows_per_batch = depth_bins, rows_per_batch
-        counts = [trials] * len(self.lengths) if isinstance(trials, int) else trials
-        if len(counts) != len(self.lengths) or (counts is trials and self.lengths != [*lengths]):
+        if isinstance(trials, int):
+            trials = (trials,) * len(self.lengths)
+        elif self.lengths != [*lengths] or len(trials) != len(lengths):
             raise ConfigError(
-                f"task.trials={list(counts)} must have a number for each of task.lengths="
-                f"{list(lengths)}, which then must rise."
+                f"task.trials={[*trials]} must have a number for each of task.lengths="
+                f"{[*lengths]}, which then must rise."
             )
         # Length and number of each question.
         self.asked = [
             (length, number)
-            for length, count in zip(self.lengths, counts, strict=True)
+            for length, count in zip(self.lengths, trials, strict=True)
             for number in range(count)
         ]
 

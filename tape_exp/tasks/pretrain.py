@@ -104,11 +104,7 @@ class Pretrain(TextTask):
         rows = min((len(validation) - 1) // T, self.validation_rows)
         each = max(self.windows.tokens_per_batch // T, 1)
         starts = np.split(np.arange(rows) * T, range(each, rows, each))
-        blocks = [_as_batch(validation.blocks(part, T + 1)) for part in starts]
-        ends = np.cumsum([0, *map(len, starts)])
-        self._validation = [
-            self.placed(block, 0, first) for block, first in zip(blocks, ends, strict=False)
-        ]
+        self._validation = [_as_batch(validation.blocks(part, T + 1)) for part in starts]
         read = (self.test_split, self.windows.needed)
         self.scored = {name: self.tokens(text, *read) for name, text in self.tests.items()}
 
@@ -121,9 +117,12 @@ class Pretrain(TextTask):
         return short_hash([json.dumps(sets, sort_keys=True)])
 
     def train_batch(self, first: int, count: int) -> Batch:
+        return self.placed(self.text_batch(first, count), self.seed, first)
+
+    def text_batch(self, first: int, count: int) -> Batch:
+        """Blocks of the corpus: so many from number ``first`` of the stream on."""
         blocks = epoch_samples(self.seed, first, count, self.blocks)
-        rows = self.corpus.blocks(blocks * self.train_length, self.train_length + 1)
-        return self.placed(_as_batch(rows), self.seed, first)
+        return _as_batch(self.corpus.blocks(blocks * self.train_length, self.train_length + 1))
 
     def placed(self, batch: Batch, seed: int, first: int) -> Batch:
         """A batch with the positions of its rows, where these do not count tokens."""
@@ -134,7 +133,13 @@ class Pretrain(TextTask):
         return batch | {"positions": places}
 
     def validation_batches(self) -> list[Batch]:
-        return self._validation
+        return self.all_placed(self._validation)
+
+    def all_placed(self, batches: list[Batch]) -> list[Batch]:
+        """Batches of validation, which are the same for every seed, with their positions."""
+        firsts = np.cumsum([0, *(len(batch["inputs"]) for batch in batches)])[:-1]
+        pairs = zip(batches, firsts, strict=True)
+        return [self.placed(batch, 0, int(first)) for batch, first in pairs]
 
     def metric_names(self) -> list[str]:
         labels = [text.label for text in self.tests.values()]

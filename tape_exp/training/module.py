@@ -83,7 +83,7 @@ class LanguageModule(LightningModule):
 
     def _check_positions(self) -> None:
         """Refuse a task that draws positions for an encoding that draws its own, or has too few."""
-        if (span := getattr(self.task, "skip_to", None)) is None:
+        if (span := self.task.skip_to) is None:
             return
         if self.decoder.random is not None:
             raise ConfigError(

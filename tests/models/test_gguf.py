@@ -46,9 +46,6 @@ def write(path, model, form="llama", quantised="F32", **fields):
     made = gguf.GGUFWriter(path, form)
     config = model.config
     made.add_name("Tiny")
-    made.add_file_type(
-        gguf.LlamaFileType[f"{'ALL' if quantised == 'F32' else 'MOSTLY'}_{quantised}"]
-    )
     made.add_context_length(config.max_position_embeddings)
     made.add_block_count(config.num_hidden_layers)
     made.add_embedding_length(config.hidden_size)

@@ -52,6 +52,19 @@ def test_pieces_multiply_in_the_dtype_of_autocast(monkeypatch):
         assert torch.allclose(a, b, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
+def test_a_compiled_loss_in_pieces_is_the_same(monkeypatch):
+    """As on a GPU, where the loss is one kernel; here nothing but the graph is made."""
+    found = []
+    for loss in (loss_sum, torch.compile(loss_sum, backend="aot_eager")):
+        x, linear, labels, weights = case(True)
+        torch.nn.init.ones_(linear.weight)
+        monkeypatch.setattr(head, "most_logits", lambda device: 40 * 7)
+        total = total_loss(x, linear, labels, weights, loss, 40)
+        found.append([total, *torch.autograd.grad(total, [x, linear.weight])])
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*found, strict=True))
+
+
 def test_nothing_is_held_for_a_gradient_that_nobody_asks_for(monkeypatch):
     x, linear, labels, _ = case(False)
     monkeypatch.setattr(head, "most_logits", lambda device: 1)

@@ -1,5 +1,6 @@
 """Every encoding's parameters can be sharded as ``trainer.strategy=fsdp`` does it."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from torch.distributed.fsdp import fully_shard
 
 from benchmarks.common import ENCODINGS
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models import head
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.schema import Arch
+from tape_exp.training.module import loss_sum
 from tests.conftest import make_decoder
 from tests.processes import SERVER
 
@@ -50,6 +53,28 @@ def test_a_sharded_model_computes_the_same(name, mesh, arch):
     assert found.keys() == gradients.keys()
     for parameter, gradient in gradients.items():
         assert torch.allclose(found[parameter], gradient, atol=1e-6), parameter
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_sharded_head_makes_its_loss_in_pieces(tied, mesh, arch, monkeypatch):
+    """Its gradients, which the forward pass makes, reach the shards."""
+    monkeypatch.setattr(head, "most_logits", lambda device: 14 * 5)
+    model = make_decoder("tape", dataclasses.replace(arch, tied=tied))
+    found = []
+    for sharded in (False, True):
+        if sharded:
+            for part in (*model.layers, model):
+                fully_shard(part, mesh=mesh)
+        loss = model(TOKENS, labels_BT=TOKENS, loss=loss_sum)
+        (loss / 3).backward()
+        grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        whole = {n: g.full_tensor() if sharded else g.clone() for n, g in grads.items()}
+        found.append(whole | {"loss": loss.detach()})
+        model.zero_grad()
+    assert found[0].keys() == found[1].keys()
+    assert "embedding.weight" in found[0]
+    for name, expected in found[0].items():
+        assert torch.allclose(found[1][name], expected, atol=1e-5), name
 
 
 def generating_in_two(rank: int, folder: Path) -> None:
