@@ -18,11 +18,10 @@ from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
 from tape_exp.models.llama import fingerprint, read_config
-from tape_exp.paper.records import warn
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.starting_weights import base_of, chat_template, run_config
 from tape_exp.settings.commands import command
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name
 from tape_exp.training.loaded import Loaded, load, record_of
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tape_exp.models.decoder import Decoder
-from tape_exp.paper.records import (
+from tape_exp.results.store import (
     PLACES,
     Record,
     known_records,

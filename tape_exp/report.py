@@ -18,11 +18,11 @@ from tape_exp.paper import compare, pages
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.figures import figures
-from tape_exp.paper.records import Record, commits, known_records, warn
 from tape_exp.paper.view import View
+from tape_exp.results.store import Record, commits, known_records
 from tape_exp.runs.evaluation import is_result
 from tape_exp.settings.commands import command
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title
 
 CONFIG = """site_name: Results

@@ -17,8 +17,8 @@ from tape_exp.paper import runner
 from tape_exp.paper.artifact import load
 from tape_exp.paper.claims import NO_CLAIM
 from tape_exp.paper.pages import costs
-from tape_exp.paper.records import read_records
 from tape_exp.paper.view import View
+from tape_exp.results.store import read_records
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT

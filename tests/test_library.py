@@ -13,7 +13,7 @@ import torch
 
 import tape_exp as te
 from tape_exp.data.batch import IGNORE
-from tape_exp.paper.records import add_records, read_records
+from tape_exp.results.store import add_records, read_records
 from tape_exp.runs.evaluation import is_result
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError

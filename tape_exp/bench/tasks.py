@@ -8,7 +8,7 @@ from typing import Any
 
 from tape_exp.bench.guess import guess
 from tape_exp.data.groups import GROUPS
-from tape_exp.paper.statistics import Value, Z
+from tape_exp.results.statistics import Value, Z
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.schema import Arch

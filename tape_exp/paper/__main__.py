@@ -10,11 +10,11 @@ from typing import Any
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.records import add_records, read_records, warn
 from tape_exp.paper.view import View, flat_list
+from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
-from tape_exp.settings.errors import one_of
+from tape_exp.settings.errors import one_of, warn
 from tape_exp.training.logs import set_up_logging
 
 log = logging.getLogger("tape_exp")

@@ -6,12 +6,12 @@ explains every key.
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tape_exp.paper.records import reported
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.plugins import names_in, yaml_of
@@ -104,6 +104,12 @@ def yaml_keys(path: Path) -> dict[str, Any]:
     own = yaml.safe_load(path.read_text(encoding="utf-8"))
     like = own.pop("like", None)
     return own if like is None else yaml_keys(path.with_name(f"{like}.yaml")) | own
+
+
+@cache
+def reported() -> dict[str, dict[str, Any]]:
+    """The paper's numbers, a section for each artifact; a wheel carries them."""
+    return yaml.safe_load((folders.ROOT / "results" / "paper.yaml").read_text(encoding="utf-8"))
 
 
 def names() -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tape_exp.paper.records import Record, commits, data_of, varying
+from tape_exp.results.store import Record, commits, data_of, varying
 from tape_exp.settings.naming import display_name
 
 if TYPE_CHECKING:

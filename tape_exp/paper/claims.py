@@ -12,8 +12,8 @@ nothing.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tape_exp.paper.statistics import Difference, Value, holm, paired
-from tape_exp.paper.tables import decimal, written
+from tape_exp.results.statistics import Difference, Value, holm, paired
+from tape_exp.results.tables import decimal, written
 from tape_exp.settings.naming import display_name
 
 YES, NO = "yes", "no"

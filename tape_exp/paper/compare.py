@@ -11,23 +11,22 @@ import yaml
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.derived import DERIVED, as_shown, metrics_of
-from tape_exp.paper.records import (
+from tape_exp.paper.view import Row, View, flat_list
+from tape_exp.paper.words import check_words, settings_of, split_words
+from tape_exp.results.derived import DERIVED, as_shown, metrics_of
+from tape_exp.results.store import (
     PLACES,
     Record,
     merged,
     read_records,
     records_of_runs,
-    warn,
     where,
 )
-from tape_exp.paper.view import Row, View, flat_list
-from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import check_metric, is_result
 from tape_exp.runs.identity import flat, identity_of, without_folders
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title
 
 

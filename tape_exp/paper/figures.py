@@ -27,10 +27,10 @@ from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import REFERENCE, categorical, styles_of
 from tape_exp.paper import special
-from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import Record
-from tape_exp.paper.statistics import Value, lead, over_seeds
 from tape_exp.paper.view import Row, View, fill
+from tape_exp.results.derived import metrics_of
+from tape_exp.results.statistics import Value, lead, over_seeds
+from tape_exp.results.store import Record
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.naming import display_name

@@ -21,17 +21,17 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption, with_parent
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.derived import DERIVED, as_shown
-from tape_exp.paper.records import Record, add_records, read_records, warn, where
-from tape_exp.paper.tables import Column
 from tape_exp.paper.view import View, fill, label_of
+from tape_exp.results.derived import DERIVED, as_shown
+from tape_exp.results.store import Record, add_records, read_records, where
+from tape_exp.results.tables import Column
 from tape_exp.runs import starting_weights
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.errors import ConfigError, did_you_mean, warn
 from tape_exp.settings.naming import choice_of
 from tape_exp.settings.plugins import changed_sources
 

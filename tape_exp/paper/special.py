@@ -12,10 +12,11 @@ import numpy as np
 
 from tape_exp.machine.files import read_jsonl
 from tape_exp.paper import claims
-from tape_exp.paper.derived import extra_length
-from tape_exp.paper.records import commits, reported
-from tape_exp.paper.statistics import Value, lowest
-from tape_exp.paper.tables import Cell, Column, Table
+from tape_exp.paper.artifact import reported
+from tape_exp.results.derived import extra_length
+from tape_exp.results.statistics import Value, lowest
+from tape_exp.results.store import commits
+from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 
 from tape_exp.paper import special
 from tape_exp.paper.claims import Contest, Verdict, decide
-from tape_exp.paper.tables import Column
 from tape_exp.paper.view import Row, View, fill, paper_value
+from tape_exp.results.tables import Column
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name
 

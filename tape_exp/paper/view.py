@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tape_exp.paper import special, statistics
+from tape_exp.paper import special
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.captions import KNOWS_DIGITS, notes
-from tape_exp.paper.derived import metrics_of, value_of
-from tape_exp.paper.records import Record, commits, fits, has_further_settings, keys_of, warn, where
-from tape_exp.paper.statistics import Value, lead
-from tape_exp.paper.tables import Cell, Column, Table
-from tape_exp.settings.errors import one_of
+from tape_exp.results import statistics
+from tape_exp.results.derived import metrics_of, value_of
+from tape_exp.results.statistics import Value, lead
+from tape_exp.results.store import Record, commits, fits, has_further_settings, keys_of, where
+from tape_exp.results.tables import Cell, Column, Table
+from tape_exp.settings.errors import one_of, warn
 
 INTERVALS: dict[str, Callable[[Mapping[int, Value]], Value]] = {
     "seeds": statistics.over_seeds,

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 from importlib import metadata
 
@@ -28,6 +29,11 @@ def did_you_mean(word: object, candidates: Iterable[str]) -> str:
     """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
     near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.6)
     return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")
+
+
+def warn(sentence: str) -> None:
+    """Say something on stderr."""
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 def missing_package(error: Exception) -> str:

@@ -8,7 +8,7 @@ from tape_exp.bench import tasks
 from tape_exp.bench.__main__ import main
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.paper import runner
-from tape_exp.paper.records import add_records, read_records
+from tape_exp.results.store import add_records, read_records
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import SMALL

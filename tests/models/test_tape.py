@@ -17,7 +17,7 @@ from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
-from tape_exp.paper.records import reported
+from tape_exp.paper.artifact import reported
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position
 

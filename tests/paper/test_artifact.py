@@ -7,11 +7,11 @@ import os
 import pytest
 
 from tape_exp.paper.artifact import load
-from tape_exp.paper.derived import metrics_of
 from tape_exp.paper.pages import claims_table, judged
-from tape_exp.paper.records import add_records, read_records
-from tape_exp.paper.tables import tex
 from tape_exp.paper.view import View
+from tape_exp.results.derived import metrics_of
+from tape_exp.results.store import add_records, read_records
+from tape_exp.results.tables import tex
 from tape_exp.settings import folders, plugins
 from tests.paper.fakes import record, runs, view
 from tests.processes import python

@@ -9,10 +9,10 @@ from scipy import stats
 from tape_exp.paper import claims
 from tape_exp.paper.artifact import load, names
 from tape_exp.paper.claims import NO, ORDERED, REVERSED, UNCLEAR, UNTESTED, YES, Contest, decide
-from tape_exp.paper.records import read_records
-from tape_exp.paper.statistics import Value, over_seeds
 from tape_exp.paper.verdicts import contests, verdict
 from tape_exp.paper.view import View
+from tape_exp.results.statistics import Value, over_seeds
+from tape_exp.results.store import read_records
 from tests.paper.fakes import addition, runs, view
 
 values = st.lists(st.floats(-100, 100), min_size=0, max_size=4)

@@ -7,9 +7,9 @@ import pytest
 
 from tape_exp.paper.artifact import load, names
 from tape_exp.paper.figures import figures
-from tape_exp.paper.records import add_records, read_records
 from tape_exp.paper.view import View
 from tape_exp.report import write
+from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
 from tests.paper.fakes import addition, record, runs
 

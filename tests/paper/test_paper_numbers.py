@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tape_exp.paper import artifact, records
+from tape_exp.paper import artifact
 from tape_exp.settings.folders import ROOT
 from tests.settings.test_config import RECIPES
 
@@ -35,7 +35,7 @@ ABLATIONS += ["tape_no_tensor", "tape_no_equivariance"]
 
 def ours(name: str) -> dict:
     """What results/paper.yaml says of an artifact."""
-    return records.reported()[name]
+    return artifact.reported()[name]
 
 
 def table(label: str) -> list[list[str]]:

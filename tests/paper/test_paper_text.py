@@ -2,11 +2,11 @@
 
 import pytest
 
-from tape_exp.paper import records, special
+from tape_exp.paper import artifact, special
 
 
 def table(name: str) -> dict:
-    return records.reported()[name]
+    return artifact.reported()[name]
 
 
 def test_added_tokens_move_tape_far_more_than_rope():

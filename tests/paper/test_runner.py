@@ -13,7 +13,7 @@ from tape_exp.machine.preemption import REQUEUE
 from tape_exp.paper import runner
 from tape_exp.paper.__main__ import main
 from tape_exp.paper.artifact import Artifact, load
-from tape_exp.paper.records import read_records
+from tape_exp.results.store import read_records
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.plugins import source_hash

@@ -14,7 +14,7 @@ import torch
 from filelock import FileLock
 
 from tape_exp import export
-from tape_exp.paper.records import commits
+from tape_exp.results.store import commits
 from tape_exp.runs import checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics

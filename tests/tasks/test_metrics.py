@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 import pytest
 
 import tape_exp as te
-from tape_exp.paper.derived import as_shown
-from tape_exp.paper.records import read_records
+from tape_exp.results.derived import as_shown
+from tape_exp.results.store import read_records
 from tape_exp.runs.evaluation import Evaluation, check_metric, is_result
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build

@@ -12,7 +12,7 @@ from typing import Any
 
 from tabulate import LATEX_ESCAPE_RULES, tabulate
 
-from tape_exp.paper.statistics import Value
+from tape_exp.results.statistics import Value
 from tape_exp.settings.naming import display_name
 
 Cell = Value | str | None

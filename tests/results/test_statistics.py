@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tape_exp.paper.statistics import (
+from tape_exp.paper.view import trials_of
+from tape_exp.results.statistics import (
     Value,
     holm,
     lead,
@@ -14,7 +15,6 @@ from tape_exp.paper.statistics import (
     over_trials,
     paired,
 )
-from tape_exp.paper.view import trials_of
 
 NUMBERS = st.lists(st.floats(-100, 100), min_size=2, max_size=6)
 

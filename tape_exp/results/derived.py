@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tape_exp.paper.records import Record
-from tape_exp.paper.statistics import Value, Z
+from tape_exp.results.statistics import Value, Z
+from tape_exp.results.store import Record
 from tape_exp.runs.evaluation import wilson
 
 BUILTIN = "builtin_"

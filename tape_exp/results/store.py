@@ -6,7 +6,6 @@
 
 import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -21,6 +20,7 @@ from tape_exp.machine.files import open_atomically, parsed, read_jsonl, write_at
 from tape_exp.runs.identity import FOLDERS, flat
 from tape_exp.runs.record import PARTS
 from tape_exp.settings import folders, plugins
+from tape_exp.settings.errors import warn
 
 Record = dict[str, Any]
 
@@ -71,12 +71,6 @@ def merged(*sources: Iterable[Record]) -> list[Record]:
     """
     every = sorted((one for records in sources for one in records), key=lambda one: one["started"])
     return list({record["run"]: record for record in every}.values())
-
-
-@cache
-def reported() -> dict[str, dict[str, Any]]:
-    """The paper's numbers, a section for each artifact; a wheel carries them."""
-    return yaml.safe_load((folders.ROOT / "results" / "paper.yaml").read_text(encoding="utf-8"))
 
 
 def checked(value: Any, where: str) -> Record | None:
@@ -219,8 +213,3 @@ def commits(records: Iterable[Record]) -> str:
         for commit in (git["commit"], *git.get("later", ())):
             names.add((commit or "unknown")[:7] + changed)
     return " ".join(sorted(names))
-
-
-def warn(sentence: str) -> None:
-    """Say something on stderr."""
-    print(f"warning: {sentence}", file=sys.stderr)

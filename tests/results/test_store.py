@@ -5,8 +5,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import (
+from tape_exp.results.derived import metrics_of
+from tape_exp.results.store import (
     add_records,
     fits,
     keys_of,

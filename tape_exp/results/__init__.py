@@ -1,0 +1,1 @@
+"""Records of finished runs: the store, what is measured, its statistics and tables."""
