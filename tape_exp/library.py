@@ -16,14 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tape_exp.models.decoder import Decoder
-from tape_exp.results.store import (
-    PLACES,
-    Record,
-    known_records,
-    read_records,
-    records_of_runs,
-    varying,
-)
+from tape_exp.results.query import PLACES
+from tape_exp.results.record import Record
+from tape_exp.results.store import known_records, read_records, records_of_runs, varying
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.identity import flat, variant
@@ -125,10 +120,10 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     with torch.no_grad():
         evaluation = task.evaluate(on_device, track)
     decoder.train(training)
-    return {**facts, "metrics": evaluation.metrics, **evaluation.for_record()}
+    return Record({**facts, "metrics": evaluation.metrics, **evaluation.for_record()})
 
 
-def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
+def compare(*runs: Loaded | dict[str, Any]) -> "tuple[pandas.DataFrame, Image | None]":
     """Runs or records side by side: their results as a table, a row each, and a figure of them by
     length, if they are of one task and there is one to draw: a line or a panel for each
     experiment, the mean over its seeds.
@@ -143,12 +138,13 @@ def compare(*runs: Loaded | Record) -> "tuple[pandas.DataFrame, Image | None]":
     from tape_exp.paper.figures import figures
     from tape_exp.paper.view import View
 
-    records = [one.record if isinstance(one, Loaded) else one for one in runs]
-    if not records or not all(isinstance(one, dict) and "config" in one for one in records):
+    given = [one.record if isinstance(one, Loaded) else one for one in runs]
+    if not given or not all(isinstance(one, dict) and "config" in one for one in given):
         raise ConfigError(
             "compare takes runs, one argument each, their records, and what te.evaluate gives of a "
             "run; that of a decoder has no config."
         )
+    records = [*map(Record, given)]
     experiments: list[list[Record]] = []  # each with its seeds
     for record in records:
         one = next((each for each in experiments if _another_seed(record, each)), [])
@@ -188,7 +184,7 @@ def _another_seed(record: Record, group: Sequence[Record]) -> bool:
     )
 
 
-def plot(run: Loaded | Record, text: str | Sequence[int] = "") -> "Image":
+def plot(run: Loaded | dict[str, Any], text: str | Sequence[int] = "") -> "Image":
     """A picture, which a notebook shows and ``save`` writes: a run's results by length, or with a
     text where each layer looks in it, the mean over heads.
 
@@ -201,7 +197,7 @@ def plot(run: Loaded | Record, text: str | Sequence[int] = "") -> "Image":
     if isinstance(run, Loaded) and text:
         seen = {f"attention@{layer}": p.mean(0).numpy() for layer, p in run.attention(text).items()}
         return _picture(partial(run_matrices, seen))
-    record = run.record if isinstance(run, Loaded) else run
+    record = Record(run.record if isinstance(run, Loaded) else run)
     if "axes" in record:
         return _picture(partial(grids, {record.get("run", ""): mean_grid([record])}))
     if (picture := compare(record)[1]) is None:

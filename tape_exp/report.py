@@ -19,7 +19,8 @@ from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.figures import figures
 from tape_exp.paper.view import View
-from tape_exp.results.store import Record, commits, known_records
+from tape_exp.results.record import Record
+from tape_exp.results.store import commits, known_records
 from tape_exp.runs.evaluation import is_result
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, warn

@@ -9,7 +9,8 @@ from tape_exp.bench.tasks import SETS, chosen
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import runner, words
 from tape_exp.paper.artifact import Artifact
-from tape_exp.results.store import Record, merged, read_records
+from tape_exp.results.record import Record
+from tape_exp.results.store import merged, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.plugins import names_in

@@ -12,8 +12,9 @@ from tape_exp.bench.tasks import Entry
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.captions import KNOWS_DIGITS
 from tape_exp.paper.view import Row, View
+from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value, lead, lowest, over_samples
-from tape_exp.results.store import Record, commits
+from tape_exp.results.store import commits
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings.naming import display_name
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tape_exp.results.store import Record, commits, data_of, varying
+from tape_exp.results.record import Record
+from tape_exp.results.store import commits, varying
 from tape_exp.settings.naming import display_name
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def same_data(runs: Sequence[Record]) -> bool | None:
     """Whether all runs of a seed and a task read the same data; None where records do not tell."""
     seen: dict[tuple[int, str], set[tuple[Any, ...]]] = {}
     for run in runs:
-        seen.setdefault((run["seed"], run["config"]["task"]["name"]), set()).add(data_of(run))
+        seen.setdefault((run["seed"], run["config"]["task"]["name"]), set()).add(run.data)
     for data in seen.values():
         versions = [version for _, version, _ in data if version is not None]
         if len(versions) > len({*versions}):

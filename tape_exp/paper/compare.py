@@ -13,14 +13,13 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.view import Row, View, flat_list
 from tape_exp.paper.words import check_words, settings_of, split_words
-from tape_exp.results.derived import DERIVED, as_shown, metrics_of
+from tape_exp.results.derived import DERIVED, as_shown
+from tape_exp.results.query import PLACES, where
+from tape_exp.results.record import Record
 from tape_exp.results.store import (
-    PLACES,
-    Record,
     merged,
     read_records,
     records_of_runs,
-    where,
 )
 from tape_exp.runs.evaluation import check_metric, is_result
 from tape_exp.runs.identity import flat, identity_of, without_folders
@@ -93,7 +92,7 @@ def view_of(
 
 def check_columns(view: View) -> None:
     """Raise :class:`ConfigError` where neither a record nor the task has a metric of a column."""
-    recorded = {metric for run in flat_list(view.all_runs.values()) for metric in metrics_of(run)}
+    recorded = {metric for run in flat_list(view.all_runs.values()) for metric in run.metrics}
     if missing := [metric for metric in view.artifact.columns if metric not in recorded]:
         from tape_exp.training.from_config import blank_parts  # imports torch
 
@@ -104,7 +103,7 @@ def check_columns(view: View) -> None:
 
 def column(metric: str, runs: Sequence[Record]) -> dict[str, Any]:
     """A metric as a column: two decimals of percent and perplexities, more of small numbers."""
-    size = max((abs(metrics_of(run).get(metric, 0.0)) for run in runs), default=0.0)
+    size = max((abs(run.metrics.get(metric, 0.0)) for run in runs), default=0.0)
     small = 0 < size < (1 if metric.endswith("loss") else 0.1)
     return {"metric": metric, "digits": 4 if small else 2}
 

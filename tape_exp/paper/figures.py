@@ -28,9 +28,8 @@ from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import REFERENCE, categorical, styles_of
 from tape_exp.paper import special
 from tape_exp.paper.view import Row, View, fill
-from tape_exp.results.derived import metrics_of
+from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value, lead, over_seeds
-from tape_exp.results.store import Record
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.naming import display_name
@@ -84,7 +83,7 @@ def mean_grid(runs: Sequence[Record]) -> Heatmap:
 
 def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """The mean over seeds, in a band from the lowest seed to the highest."""
-    found = [places(metrics_of(runs[0])) for runs in view.all_runs.values()]
+    found = [places(runs[0].metrics) for runs in view.all_runs.values()]
     many = {m: m for each in found for m in sorted(each) if len(each[m]) >= FEWEST}
     styles, panels = styles_of(last_label(row) for row in view.rows), []
     marks = (view.lookup("task.train_length") or view.lookup("task.train_letters"))[:1]
@@ -99,7 +98,7 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         x: list[int] = []
         lines = []
         for row in rows:
-            name, runs = last_label(row), [*map(metrics_of, view.runs(row))]
+            name, runs = last_label(row), [run.metrics for run in view.runs(row)]
             if at := next(filter(None, (places(run).get(metric) for run in runs)), None):
                 keys, x = [f"{metric}@{n}" for n in at], max(x, at, key=len)
                 values = [[run[key] for key in keys] for run in runs if run.keys() >= {*keys}]
@@ -169,9 +168,9 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     runs: dict[str, dict[int, Value]] = {}
     rungs = view.artifact.claim["rows"]["rung"]
     for row in view.rows:
-        found = [run for run in view.runs(row) if "extra_length" in metrics_of(run)]
+        found = [run for run in view.runs(row) if "extra_length" in run.metrics]
         if row.labels["rung"] in rungs and found:
-            values = {run["seed"]: Value(metrics_of(run)["extra_length"]) for run in found}
+            values = {run["seed"]: Value(run.metrics["extra_length"]) for run in found}
             digits = found[0]["config"]["task"]["train_digits"]
             runs.setdefault(row.labels["model"], {})[digits] = over_seeds(values)
     points = {model: {n: v for (m, n), v in papers.items() if m == model} for model in runs}

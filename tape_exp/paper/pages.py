@@ -12,7 +12,7 @@ from tape_exp.paper.artifact import Artifact, load, names
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.verdicts import verdict
 from tape_exp.paper.view import View, label_of
-from tape_exp.results.store import Record
+from tape_exp.results.record import Record
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name

@@ -23,7 +23,9 @@ from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption, with_par
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.view import View, fill, label_of
 from tape_exp.results.derived import DERIVED, as_shown
-from tape_exp.results.store import Record, add_records, read_records, where
+from tape_exp.results.query import where
+from tape_exp.results.record import Record
+from tape_exp.results.store import add_records, read_records
 from tape_exp.results.tables import Column
 from tape_exp.runs import starting_weights
 from tape_exp.runs.directory import RunDirectory

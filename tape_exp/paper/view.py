@@ -11,9 +11,11 @@ from tape_exp.paper import special
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.captions import KNOWS_DIGITS, notes
 from tape_exp.results import statistics
-from tape_exp.results.derived import metrics_of, value_of
+from tape_exp.results.derived import value_of
+from tape_exp.results.query import fits, has_further_settings, where
+from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value, lead
-from tape_exp.results.store import Record, commits, fits, has_further_settings, keys_of, where
+from tape_exp.results.store import commits
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings.errors import one_of, warn
 
@@ -42,7 +44,7 @@ class View:
         self.artifact, self.scale = artifact, scale
         self._by_task: dict[str, list[Record]] = {}
         for record in records:
-            self._by_task.setdefault(keys_of(record)["task"], []).append(record)
+            self._by_task.setdefault(record.settings["task"], []).append(record)
         self._cells: dict[tuple[str, ...], list[Record]] = {}
         self.common = [*artifact.overrides, *artifact.at.get(scale, [])]
 
@@ -149,7 +151,7 @@ class View:
         return [
             record
             for record in every
-            if fits(known := keys_of(record), asked)
+            if fits(known := record.settings, asked)
             and all(known.get(key, value) == value for key, value in own.items())
         ]
 
@@ -165,7 +167,7 @@ class View:
         every = self.fitting(self.common) if runs is None else runs
         values: list[Any] = []
         for run in every:
-            known = (run, metrics_of(run), keys_of(run))
+            known = (run, run.metrics, run.settings)
             value = next((each[key] for each in known if each.get(key) is not None), None)
             if value is not None and value not in values:
                 values.append(value)
@@ -235,9 +237,7 @@ class View:
         self, runs: Sequence[Record], metric: str, spec: Mapping[str, Any], interval: str = ""
     ) -> Value | None:
         """A metric over runs, with the interval that the column asks for."""
-        values = {
-            run["seed"]: value for run in runs if (value := value_of(metrics_of(run), metric))
-        }
+        values = {run["seed"]: value for run in runs if (value := value_of(run.metrics, metric))}
         if not values:
             return None
         kind = interval or spec.get("interval", "seeds")

@@ -1,15 +1,15 @@
 """The metrics of a run, and measures that records lack."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from tape_exp.results.statistics import Value, Z
-from tape_exp.results.store import Record
 from tape_exp.runs.evaluation import wilson
 
 BUILTIN = "builtin_"
-# What `metrics_of` gives besides the metrics of a task, as patterns of a shell.
+# What `Record.metrics` has besides the metrics of a task, as patterns of a shell.
 DERIVED = (
     *("parameters", "positional_parameters", "trained_parameters", "steps", "tokens"),
     *("extra_length", "solved_at", "digits/exact_match@*", "*/score"),
@@ -19,7 +19,7 @@ SOLVED = 0.01  # nats a token
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
 
 
-def derived(run: Record) -> dict[str, float]:
+def derived(run: Mapping[str, Any]) -> dict[str, float]:
     """Further metrics of a run: of addition its extra length, of matrices what they show."""
     return (
         _extra_length(run)
@@ -41,7 +41,7 @@ def extra_length(share: float, reach: float = 2.0) -> float:
     return float(reach * np.sqrt(share) - 1)
 
 
-def _extra_length(run: Record) -> dict[str, float]:
+def _extra_length(run: Mapping[str, Any]) -> dict[str, float]:
     """With Wilson's interval over the longer sums; only of a run that learned the trained ones,
     which are taken as solved.
     """
@@ -60,7 +60,7 @@ def _extra_length(run: Record) -> dict[str, float]:
     }
 
 
-def _by_digits(run: Record) -> dict[str, float]:
+def _by_digits(run: Mapping[str, Any]) -> dict[str, float]:
     """Of a grid of addition the exact match by the digits of the longer operand, which are given in
     percent of the trained digits.
     """
@@ -75,7 +75,7 @@ def _by_digits(run: Record) -> dict[str, float]:
     }
 
 
-def _solved(run: Record) -> dict[str, float]:
+def _solved(run: Mapping[str, Any]) -> dict[str, float]:
     """The first step after which the validation loss of addition is below :data:`SOLVED`."""
     curve = run.get("curves", {}).get("val/loss")
     if curve is None or "train_digits" not in run["config"]["task"]:
@@ -85,7 +85,7 @@ def _solved(run: Record) -> dict[str, float]:
     return {"solved_at": solved[0]} if solved else {}
 
 
-def _score(run: Record) -> dict[str, float]:
+def _score(run: Mapping[str, Any]) -> dict[str, float]:
     """Of a set of SCROLLS the metric that counts, with its interval."""
     dataset, metrics = run["config"]["task"].get("dataset"), run["metrics"]
     names = [f"{dataset}/{kind}" for kind in ("f1", "exact_match", "rouge/geometric_mean")]
@@ -93,7 +93,7 @@ def _score(run: Record) -> dict[str, float]:
     return {f"{dataset}/score{end}": metrics[key] for key, end in pairs if key in metrics}
 
 
-def _sizes(run: Record) -> dict[str, float]:
+def _sizes(run: Mapping[str, Any]) -> dict[str, float]:
     """The longest window of a text, and how many tokens of it were scored."""
     lengths = run["config"]["task"].get("windows", {}).get("lengths", [])
     scored = [number for name, number in run["metrics"].items() if name.endswith("/tokens")]
@@ -101,7 +101,7 @@ def _sizes(run: Record) -> dict[str, float]:
     return {name: int(number) for name, number in sizes.items() if number}
 
 
-def _of_matrices(run: Record) -> dict[str, float]:
+def _of_matrices(run: Mapping[str, Any]) -> dict[str, float]:
     """By layer: tokens that attention looks back; of E·Eᵀ the diagonal over the other causal pairs,
     and the range of these.
     """
@@ -118,17 +118,6 @@ def _of_matrices(run: Record) -> dict[str, float]:
             found[f"dominance@{layer}"] = round(float(diagonal / rest), 9)
             found[f"range@{layer}"] = float(np.ptp(matrix[below]))
     return found
-
-
-def metrics_of(run: Record) -> dict[str, float]:
-    """The metrics of a run, its numbers of parameters and steps, and what is derived from them;
-    those of built-in text by the name of the corpus that it stands for.
-    """
-    if "_metrics" not in run:
-        numbers = {key: part for key, part in run.items() if isinstance(part, int | float)}
-        metrics = {as_shown(key): number for key, number in run["metrics"].items()}
-        run["_metrics"] = numbers | metrics | derived(run | {"metrics": metrics})
-    return run["_metrics"]
 
 
 def as_shown(metric: str) -> str:

@@ -5,28 +5,20 @@
 """
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from filelock import FileLock
 
 from tape_exp.machine.files import open_atomically, parsed, read_jsonl, write_atomically
-from tape_exp.runs.identity import FOLDERS, flat
+from tape_exp.results.record import Record
+from tape_exp.runs.identity import flat
 from tape_exp.runs.record import PARTS
 from tape_exp.settings import folders, plugins
 from tape_exp.settings.errors import warn
-
-Record = dict[str, Any]
-
-GROUPS = ("model", "task", "peft")
-# Keys of where a run is and how it is made, not what it computes.
-PLACES = ("hydra", "trainer", "logger", "runs", "rerun", "cache")
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
@@ -74,14 +66,14 @@ def merged(*sources: Iterable[Record]) -> list[Record]:
 
 
 def checked(value: Any, where: str) -> Record | None:
-    """A value if it is a record; None, after a warning, where it is none."""
+    """A value as a record; None, after a warning, where it is none."""
     if isinstance(value, dict) and value.keys() >= PARTS:
-        return value
+        return Record(value)
     warn(f"{where} is not a record; it is left out.")
     return None
 
 
-def add_records(folder: Path, records: Iterable[Record]) -> None:
+def add_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Add records to the files of their tasks' modules; one of the same run is replaced."""
     by_file = defaultdict(list)
     for record in records:
@@ -96,7 +88,8 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
             matrices = dict(np.load(stored)) if stored.exists() else {}
             before = len(matrices)
             for record in new:
-                run, part = record["run"], {k: v for k, v in record.items() if k[0] != "_"}
+                run = record["run"]
+                part = dict(record)
                 grids = part.pop("matrices", {})
                 matrices |= {f"{run}/{key}": np.float32(grid) for key, grid in grids.items()}
                 part.pop("artifacts", None)  # they are in the run's folder
@@ -107,7 +100,7 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
             write_atomically(path, "".join(f"{lines[run]}\n" for run in sorted(lines)))
 
 
-def dumped(record: Record) -> str:
+def dumped(record: Mapping[str, Any]) -> str:
     """A record as a line of its file."""
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
@@ -126,65 +119,6 @@ def rounded(part: Any, digits: int = 6) -> Any:
     return int(number) if number.is_integer() else number
 
 
-def task_of(record: Record) -> str:
-    """The task as a command names it: ``scrolls`` for ``scrolls_qasper``."""
-    task = record["config"]["task"]
-    return task["name"].removesuffix(f"_{task['dataset']}" if task.get("dataset") else "\0")
-
-
-def keys_of(record: Record) -> dict[str, Any]:
-    """The config of a record by its keys, ``task.optim.lr``; a group by its choice, ``model``; the
-    precision that ``auto`` chose.
-    """
-    if "_keys" not in record:
-        config = record["config"]
-        choices = {group: config[group]["name"] for group in GROUPS if group in config}
-        choices |= {"task": task_of(record), "trainer.precision": record.get("precision")}
-        record["_keys"] = flat(config) | choices
-    return record["_keys"]
-
-
-def where(words: Iterable[str]) -> dict[str, Any]:
-    """What overrides ask of a record: ``{"model": "rope", "task.optim.lr": 0.001}``; of a folder or
-    a repository its last name, which is what records have.
-    """
-    pairs = (word.lstrip("+").partition("=")[::2] for word in words)
-    asked = {k: v for key, text in pairs for k, v in flat(number(text), key).items()}
-    named = {k: v for k, v in asked.items() if k.endswith(FOLDERS) and isinstance(v, str)}
-    return asked | {key: Path(folder).name for key, folder in named.items()}
-
-
-@cache
-def number(text: str) -> Any:
-    """The value of an override; YAML 1.1 takes ``1e-3`` for a word."""
-    if text.startswith("{"):
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-
-        return OverridesParser.create().parse_override(f"key={text}").value()
-    is_float = re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", text)
-    return float(text) if is_float else yaml.safe_load(text)
-
-
-def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    """Whether a record has the values asked for. Records hold no keys of where a run was, and hold
-    what a key of the scale sets under the task's own keys.
-    """
-    held = {k: v for k, v in asked.items() if k in keys or not k.startswith((*PLACES, "scale."))}
-    return all(key in keys and keys[key] == value for key, value in held.items())
-
-
-def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
-    """Whether the words of a record set a key besides those asked for and those that say where
-    and how fast it ran: it is a run of another experiment.
-    """
-    known = {"scale", "seed", *asked}
-    words = where(record.get("words", ()))
-    return any(
-        key not in known and (not key.startswith(PLACES) or key == "trainer.precision")
-        for key in words
-    )
-
-
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:
     """The keys in which the runs of rows differ, with their values, besides the declared ones, by
     which rows are told apart, and those of declared groups.
@@ -198,12 +132,7 @@ def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[s
     return {key: [*found.values()] for key, found in values.items() if len(found) > 1}
 
 
-def data_of(run: Record) -> tuple[Any, ...]:
-    """The data that a run read: their seed, and their fingerprint with its version."""
-    return run["seed"], run.get("fingerprint_version"), run.get("data_fingerprint")
-
-
-def commits(records: Iterable[Record]) -> str:
+def commits(records: Iterable[Mapping[str, Any]]) -> str:
     """The commits of records, each once, by their first seven digits: those at which runs began
     and those at which they were resumed. A + where tracked files differed from one of a run's.
     """

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 PACKAGES = "torch lightning hydra-core numpy wandb datasets transformers lm_eval flash-attn"
 PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables read of every record
-Record = dict[str, Any]
 KEYS = ("seed", "model", "task", "peft", "debug", "checkpoint")
 NAMED = ("model", "task", "scale")  # choices that a command names even where they are the default
 
@@ -101,7 +100,7 @@ def git_state() -> dict[str, Any]:
     return {"commit": commit, "dirty": commit and any(line.startswith(code) for line in lines)}
 
 
-def make_record(run: "RunDirectory", **facts: Any) -> Record:
+def make_record(run: "RunDirectory", **facts: Any) -> dict[str, Any]:
     """The record of a finished run: all that tables and figures need, small enough to commit."""
     made = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))
     config, words = without_folders(redact_tree(run.identity)), made["command"][1:]

@@ -7,6 +7,7 @@ import pytest
 from tape_exp.launch.grid import combinations, runs_of, sweep_folder
 from tape_exp.paper import runner
 from tape_exp.paper.artifact import load
+from tape_exp.results.record import Record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.compose import compose_config
@@ -98,4 +99,5 @@ def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, t
 def record_of(job):
     """Of its record, what says which run it is of."""
     config, name = without_folders(identity_of(job.cfg)), " ".join(job.words)
-    return {"config": config, "seed": job.cfg.seed, "run": name, "metrics": {}, "started": ""}
+    facts = {"seed": job.cfg.seed, "run": name, "metrics": {}, "started": ""}
+    return Record({"config": config, **facts})

@@ -6,13 +6,14 @@ from typing import Any
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.runner import Job
 from tape_exp.paper.view import View
+from tape_exp.results.record import Record
 from tape_exp.training.run import run
 
 ADDITION = {"_target_": "tape_exp.tasks.arithmetic.Arithmetic", "name": "arithmetic"}
 ADDITION |= {"train_digits": 5, "test_digits": 10, "samples_per_cell": 50}
 
 
-def record(model: str, seed: int, metrics: dict[str, float], **parts: Any) -> dict[str, Any]:
+def record(model: str, seed: int, metrics: dict[str, float], **parts: Any) -> Record:
     """A record of addition at scale smoke, with other parts of its config or of itself."""
     task = ADDITION | parts.pop("task", {})
     config = {"model": {"name": model}, "task": task, "peft": {"name": "none"}}
@@ -20,7 +21,7 @@ def record(model: str, seed: int, metrics: dict[str, float], **parts: Any) -> di
     known = {"run": f"{task['name']}-{model}-{seed}-{len(metrics)}", "started": f"2026-0{seed + 1}"}
     known |= {"config": config, "seed": seed, "metrics": metrics, "precision": "32-true"}
     known |= {"git": {"commit": "0123456789", "dirty": False}, "words": [f"model={model}"]}
-    return known | parts
+    return Record(known | parts)
 
 
 def addition(**further: Any) -> Artifact:
@@ -36,12 +37,12 @@ def addition(**further: Any) -> Artifact:
     return Artifact(**given | further)
 
 
-def view(records: list[dict[str, Any]], **further: Any) -> View:
+def view(records: list[Record], **further: Any) -> View:
     """That artifact at scale smoke."""
     return View(addition(**further), "smoke", records)
 
 
-def runs(model: str, values: list[float], **parts: Any) -> list[dict[str, Any]]:
+def runs(model: str, values: list[float], **parts: Any) -> list[Record]:
     """A record for each seed, with this mean over the grid."""
     return [record(model, seed, {"test/exact_match": v}, **parts) for seed, v in enumerate(values)]
 

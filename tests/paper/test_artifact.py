@@ -9,7 +9,6 @@ import pytest
 from tape_exp.paper.artifact import load
 from tape_exp.paper.pages import claims_table, judged
 from tape_exp.paper.view import View
-from tape_exp.results.derived import metrics_of
 from tape_exp.results.store import add_records, read_records
 from tape_exp.results.tables import tex
 from tape_exp.settings import folders, plugins
@@ -174,7 +173,7 @@ def test_addition_by_the_digits_of_the_longer_operand():
     grid = [[100.0, 80.0], [60.0, 0.0]]
     task = {"train_digits": 1, "test_digits": 2}
     run = record("rope", 0, {"test/exact_match": 60.0}, task=task, heatmap=grid)
-    metrics = metrics_of(run)
+    metrics = run.metrics
     assert metrics["digits/exact_match@100"] == 100
     assert metrics["digits/exact_match@200"] == pytest.approx(140 / 3)
 
@@ -234,4 +233,4 @@ def test_a_run_of_another_precision_does_not_stand_for_the_usual_one():
 def test_who_solves_the_trained_sums_alone_has_no_extra_length(longest):
     metrics = {"id/exact_match": 100.0, "ood/exact_match": 0.0}
     run = record("rope", 0, metrics, task={"test_digits": longest})
-    assert metrics_of(run)["extra_length"] == pytest.approx(0)
+    assert run.metrics["extra_length"] == pytest.approx(0)

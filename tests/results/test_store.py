@@ -5,14 +5,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from tape_exp.results.derived import metrics_of
+from tape_exp.results.query import fits, where
 from tape_exp.results.store import (
     add_records,
-    fits,
-    keys_of,
     merged,
     read_records,
-    where,
 )
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import words_of
@@ -49,7 +46,7 @@ def test_a_line_that_is_no_record_is_named_and_left_out(tmp_path, capsys):
 
 
 def test_a_record_fits_what_its_config_has():
-    keys = keys_of(runs("rope", [20.0], task={"optim": {"lr": 0.001}})[0])
+    keys = runs("rope", [20.0], task={"optim": {"lr": 0.001}})[0].settings
     assert fits(keys, where(["model=rope", "task=arithmetic", "task.optim.lr=1e-3"]))
     assert not fits(keys, where(["task.optim.new=3"]))
     assert where(["checkpoint=some/where"]) == {"checkpoint": "where"}, "records have no folders"
@@ -61,13 +58,13 @@ def test_a_record_fits_what_its_config_has():
 
 def test_scrolls_are_one_file_and_one_task():
     one = record("rope", 0, {"a": 1.0}, task={"name": "scrolls_qasper", "dataset": "qasper"})
-    assert keys_of(one)["task"] == "scrolls"
+    assert one.settings["task"] == "scrolls"
 
 
 def test_a_generated_set_of_scrolls_has_the_score_of_the_set():
     task = {"name": "scrolls_qmsum", "dataset": "qmsum"}
     run = record("rope", 0, {"builtin_qmsum/rouge/geometric_mean": 70.0}, task=task)
-    assert metrics_of(run)["qmsum/score"] == 70.0
+    assert run.metrics["qmsum/score"] == 70.0
 
 
 def test_words_keep_a_key_that_the_yaml_lacks():
