@@ -10,8 +10,10 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 COMMANDS = {  # the module that a command runs, and what it does
     "train": ("tape_exp.training", "train and evaluate a run, or with -m a local sweep"),
     "plan": ("tape_exp.training", "estimate time and memory of a run, and run nothing"),
-    "sweep": ("tape_exp.launch.sweep", "submit a grid of runs to SLURM"),
-    "status": ("tape_exp.launch.status", "show the state of each run of a sweep"),
+    "sweep": ("tape_exp.experiments", "submit a grid of runs to SLURM, or run it here"),
+    "status": ("tape_exp.experiments", "show the state of each run of a sweep"),
+    "collect": ("tape_exp.experiments", "copy the records of finished runs to results/"),
+    "compare": ("tape_exp.paper", "a table and figures of any models on any task"),
     "paper": ("tape_exp.paper", "the tables and figures: list, run, compare, render, cost"),
     "bench": ("tape_exp.bench", "rank encodings on the battery of small problems"),
     "check": ("tape_exp.check", "test an encoding of your own on what every one must do"),
@@ -20,6 +22,8 @@ COMMANDS = {  # the module that a command runs, and what it does
     "tune": ("tape_exp.tune", "search keys with equal budgets for some models"),
     "theory": ("tape_exp.theory", "run theorem 1 and the propositions of TAPE's paper"),
 }
+
+VERBS = ("sweep", "status", "collect", "compare")  # commands that share a module
 
 
 @command
@@ -42,7 +46,11 @@ def main() -> int:
     elif name not in COMMANDS:
         raise ConfigError(f"{name}{did_you_mean(name, COMMANDS)} `tape-exp --help` lists all.")
     else:
-        sys.argv[1:] = [*words, "debug=plan"] if name == "plan" else words
+        if name == "plan":
+            words.append("debug=plan")
+        if name in VERBS:
+            words.insert(0, name)
+        sys.argv[1:] = words
         runpy.run_module(COMMANDS[name][0], run_name="__main__", alter_sys=True)
     return 0
 

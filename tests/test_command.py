@@ -36,7 +36,8 @@ def test_every_command_is_a_module_with_a_main(name, monkeypatch):
     module, words = tape_exp(monkeypatch, name, "a", "b=1")
     package = importlib.util.find_spec(module).submodule_search_locations
     assert importlib.util.find_spec(f"{module}.__main__" if package else module)
-    assert words == ["a", "b=1", *(["debug=plan"] if name == "plan" else [])]
+    verb = [name] if name in entry.VERBS else []
+    assert words == [*verb, "a", "b=1", *(["debug=plan"] if name == "plan" else [])]
 
 
 def test_help_lists_every_command_and_a_mistake_names_the_nearest(monkeypatch, capsys):
@@ -176,7 +177,7 @@ def test_no_command_depends_on_the_encoding_of_the_locale(tmp_path):
         ["tape_exp.training", *layers, f"runs={tmp_path}/layers"],
         ["tape_exp.paper", "compare", *words, "model=rope", "task=arithmetic"],
         ["tape_exp.paper", "list"],
-        ["tape_exp.launch.status", *words, "model=rope", "task=arithmetic"],
+        ["tape_exp.experiments", "status", *words, "model=rope", "task=arithmetic"],
     ]
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     done = subprocess.run(

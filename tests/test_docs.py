@@ -10,10 +10,10 @@ import yaml
 
 from tape_exp import tasks
 from tape_exp.bench.bench import OUT, Bench
+from tape_exp.experiments import local
 from tape_exp.models import positions
 from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import runner
 from tape_exp.paper.artifact import load
 from tape_exp.paper.claims import NO_CLAIM
 from tape_exp.paper.pages import costs
@@ -90,14 +90,14 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(
         monkeypatch.setattr(package, "__path__", [str(place), *package.__path__])
     monkeypatch.setattr(folders, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(folders, "RECORDS", tmp_path / "results" / "records")
-    monkeypatch.setattr(runner, "start", train_here)
+    monkeypatch.setattr(local, "start", train_here)
     monkeypatch.chdir(tmp_path)
     page, fixed = DOCS["add-a-task.md"], ["trainer=cpu", "logger=none"]
     assert paper.main(["run", "tab_reverse", "seeds=0", *fixed]) == 0
     assert "toy," in (tmp_path / "results/tables/tab_reverse-smoke.csv").read_text()
     command = blocks("bash", page)[0].partition("#")[0].replace("seeds=0,1", "seeds=0")
     capsys.readouterr()
-    monkeypatch.setattr(runner, "start", None)  # nothing runs again
+    monkeypatch.setattr(local, "start", None)  # nothing runs again
     assert paper.main([*command.removeprefix("tape-exp paper ").split(), *fixed]) == 0
     with (tmp_path / "runs/.compare/tables/compare_reverse-smoke.csv").open() as file:
         assert [row["model"] for row in csv.DictReader(file)] == ["rope", "toy"]

@@ -12,14 +12,16 @@ import torch
 from omegaconf import OmegaConf
 
 from tape_exp.__main__ import COMMANDS
-from tape_exp.launch import grid
+from tape_exp.experiments import grid, local
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import compare, runner
-from tape_exp.paper.words import requested as of_artifacts
+from tape_exp.paper import compare, runs
+from tape_exp.paper.requests import requested as of_artifacts
+from tape_exp.paper.requests import specs_of
 from tape_exp.settings import compose, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.folders import CONF, ROOT
+from tape_exp.tune.__main__ import options_of
 from tape_exp.tune.search import search_from
 from tests.conftest import make_decoder
 from tests.paper.fakes import train_here
@@ -119,7 +121,7 @@ def test_train_commands_compose(line, conf):
 
 @pytest.mark.parametrize("line", TUNE)
 def test_searches_can_run(line, conf):
-    search = search_from(words_of(line))
+    search = search_from(options_of(shlex.split(line, comments=True)[2:]))
     assert search.space
     search.check()
 
@@ -131,7 +133,7 @@ def test_sweeps_name_runs(line, conf):
     if any("=" not in word for word in words):
         assert of_artifacts([word for word in words if not word.startswith("slurm.")])[0]
     elif words:  # without words: every sweep
-        assert grid.runs_of([word.split(",")[0] for word in words])
+        assert specs_of([word.split(",")[0] for word in words])
 
 
 @pytest.mark.long
@@ -140,7 +142,7 @@ def test_commands_on_artifacts_name_runs(line, conf):
     verb, *words = words_of(line)
     if verb == "compare":
         artifact, scale, seeds = compare.requested(words)
-        jobs = runner.jobs_of([artifact], scale, seeds, records=[])
+        jobs = runs.specs_of([artifact], scale, seeds, records=[])
         assert len(jobs) >= len(artifact.rows["model"]) * len(seeds)
     elif verb == "run":
         assert of_artifacts(words)[0]
@@ -154,7 +156,7 @@ def test_what_readme_prints_has_the_columns_of_its_command(tmp_path, monkeypatch
     (line,) = re.findall(r"^tape-exp paper compare .*$", README, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     words = line.replace("max_steps=400", "max_steps=1").replace("rope,alibi,", "").split()[2:]
-    monkeypatch.setattr(runner, "start", train_here)
+    monkeypatch.setattr(local, "start", train_here)
     assert paper.main([*words, "task.samples_per_length=2", "trainer=cpu"]) == 0
     (shown,) = blocks("text")
     head, *_ = [row for row in capsys.readouterr().out.splitlines() if row.startswith("| model")]

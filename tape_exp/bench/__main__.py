@@ -1,4 +1,4 @@
-"""Rank encodings on the battery: ``tape-exp bench rope tape tasks=quick seeds=0,1,2``."""
+"""Rank encodings on the battery: ``tape-exp bench model=rope,tape seed=0,1,2``."""
 
 import argparse
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.bench.tasks import ENTRIES, SETS
+from tape_exp.experiments.execute import add_options
+from tape_exp.experiments.grid import as_flags, without_slurm
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.logs import set_up_logging
@@ -18,17 +20,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tape-exp bench",
         description="Rank encodings on the battery: runs what has no record yet, then writes the "
-        "tables and pictures (default: tasks=quick scale=smoke seeds=0 rates=0.001,0.003,0.01). "
-        "Without models it shows what is recorded.",
-        epilog="Example: tape-exp bench rope tape tasks=quick seeds=0,1,2 --cores 2",
+        "tables and pictures (default: scale=smoke seed=0). Without models it shows what is "
+        "recorded.",
+        epilog="Example: tape-exp bench model=rope,tape --tasks quick seed=0,1,2 --cores 2",
     )
-    keys = "model | tasks= | scale= | seeds= | rates= | key=value"
+    keys = "model=a,b | scale= | seed=0,1 | key=value"
     parser.add_argument("words", nargs="*", metavar=keys)
+    tasks = "sets or single ones, with commas (default: %(default)s)"
+    parser.add_argument("--tasks", default="quick", help=tasks)
+    rates = "learning rates to choose from (default: %(default)s)"
+    parser.add_argument("--rates", default="0.001,0.003,0.01", help=rates)
     parser.add_argument("--list", action="store_true", help="the tasks and what they ask")
-    parser.add_argument("--cores", type=int, help="runs at a time, one thread each")
-    parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
+    add_options(parser)
     parser.add_argument("--out", type=Path, default=OUT, help="folder (default: results/bench)")
-    options = parser.parse_intermixed_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_intermixed_args(as_flags(given, ["tasks", "rates"]))
     set_up_logging()
     if options.list:
         for name, entry in ENTRIES.items():
@@ -36,8 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, members in SETS.items():
             print(f"{name:22} {', '.join(members)}")
         return 0
-    bench = Bench(options.words, options.out)
-    outcome = bench.run(options.cores, options.minutes) if bench.models else None
+    words = without_slurm(options.words)
+    bench = Bench(words, options.out, options.tasks, options.rates)
+    outcome = None
+    if bench.models:
+        outcome = bench.run(options, ["bench", *given])
+        if outcome is None:  # submitted
+            return 0
     board = bench.board(shown=True)
     if board.scores:
         for path in bench.write(board):
@@ -46,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif outcome is None or not (outcome.failed or outcome.left):
         raise ConfigError(
             "no search of learning rates is recorded for these tasks and rates; name models to "
-            "run, as in tape-exp bench rope tape."
+            "run, as in tape-exp bench model=rope,tape."
         )
     return outcome.status() if outcome else 0
 

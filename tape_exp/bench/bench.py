@@ -1,13 +1,18 @@
 """What a bench runs and writes: a search of learning rates, then further seeds."""
 
+import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.bench.board import Board
 from tape_exp.bench.tasks import SETS, chosen
+from tape_exp.experiments.execute import execute
+from tape_exp.experiments.grid import scale_and_seeds, take
+from tape_exp.experiments.local import Outcome
+from tape_exp.experiments.needs import runnable
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper import runner, words
+from tape_exp.paper import runs
 from tape_exp.paper.artifact import Artifact
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records
@@ -20,34 +25,50 @@ UNMEASURED = ("logger", "runs=", "rerun=", "cache=")  # words that change nothin
 
 
 class Bench:
-    """What a command asks for: ``[model …] [tasks=] [scale=] [seeds=] [rates=] [key=value …]``."""
+    """What a command asks for: ``[model=a,b] [scale=] [seed=0,1] [key=value …]``, of which models
+    may be given by their names alone, on some tasks with some learning rates.
+    """
 
-    def __init__(self, given: Sequence[str], out: Path) -> None:
-        self.models = list(dict.fromkeys(word for word in given if "=" not in word))
-        self.scale, self.seeds, rest = words.settings_of([word for word in given if "=" in word])
+    def __init__(
+        self,
+        words: Sequence[str],
+        out: Path,
+        tasks: str = "quick",
+        rates: str = "0.001,0.003,0.01",
+    ) -> None:
+        self.out = out
+        self.entries = chosen(tasks)
+        overrides = [word for word in words if "=" in word]
+        self.scale, self.seeds, others = scale_and_seeds(overrides)
+        named, self.overrides = take(others, ("model",))
+        alone = [word for word in words if "=" not in word]
+        self.models = list(dict.fromkeys([*alone, *named.get("model", [])]))
         for model in self.models:
             one_of("model", model, names_in("model"))
-        options, self.overrides = words.split_words(rest, ("tasks", "rates"))
-        fixed = ("task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
+        self.check_overrides()
+        try:
+            self.rates = sorted({float(rate) for rate in rates.split(",")})
+        except ValueError as error:
+            raise ConfigError(f"--rates={rates} must be numbers, as in 0.001,0.003.") from error
+        names = [entry.name for entry in self.entries]
+        self.name = f"{tasks if tasks in SETS else '-'.join(names)}-{self.scale}"
+
+    def check_overrides(self) -> None:
+        """Raise :class:`ConfigError` where the bench itself decides a key, or where one that
+        changes the recipe would mix with the records of the unchanged one.
+        """
+        fixed = ("task=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
         if wrong := [word for word in self.overrides if word.lstrip("+~").startswith(fixed)]:
             raise ConfigError(
-                f"{wrong[0]} is no word of a bench: models are given by name, tasks as "
-                "tasks=reverse,sort and learning rates as rates=0.001,0.003."
+                f"{wrong[0]} is no word of a bench: models are given as model=rope,tape, tasks as "
+                "--tasks=reverse,sort and learning rates as --rates=0.001,0.003."
             )
         changes = [word for word in self.overrides if not word.startswith(UNMEASURED)]
-        if changes and out.resolve() == OUT.resolve():
+        if changes and self.out.resolve() == OUT.resolve():
             raise ConfigError(
                 f"{OUT} is for benches whose recipe is unchanged, and {' '.join(changes)} "
                 "changes it; name another folder with --out=<folder>."
             )
-        tasks, rates = options.get("tasks", "quick"), options.get("rates", "0.001,0.003,0.01")
-        self.entries, self.out = chosen(tasks), out
-        try:
-            self.rates = sorted({float(rate) for rate in rates.split(",")})
-        except ValueError as error:
-            raise ConfigError(f"rates={rates} must be numbers, as in rates=0.001,0.003.") from error
-        names = [entry.name for entry in self.entries]
-        self.name = f"{tasks if tasks in SETS else '-'.join(names)}-{self.scale}"
 
     def records(self) -> list[Record]:
         """Those of the bench and those that are committed: a run is not done twice."""
@@ -75,26 +96,43 @@ class Bench:
         )
         return Board(search, self.entries, self.seeds[0], records)
 
-    def run(self, cores: int | None, minutes: float | None) -> runner.Outcome:
-        """Search the rates at the first seed, choose, then run the other seeds at those chosen."""
+    def run(self, options: argparse.Namespace, command: Sequence[str]) -> Outcome | None:
+        """Search the rates at the first seed, choose, then run the other seeds at those chosen;
+        None where runs were submitted to SLURM, after whose end the same command goes on.
+        """
         began = time.monotonic()
-        outcome = self.run_seeds(self.seeds[:1], False, cores, minutes)
-        left = minutes and minutes - (time.monotonic() - began) / 60
-        if outcome.left or len(self.seeds) == 1 or (left is not None and left <= 0):
+        outcome = self.run_seeds(self.seeds[:1], False, options, command)
+        if outcome is None or outcome.left or len(self.seeds) == 1:
             return outcome
-        further = self.run_seeds(self.seeds[1:], True, cores, left)
-        return runner.Outcome(outcome.failed | further.failed, further.left, further.anew)
+        if options.minutes is not None:
+            left = options.minutes - (time.monotonic() - began) / 60
+            if left <= 0:
+                return outcome
+            options = argparse.Namespace(**vars(options) | {"minutes": left})
+        further = self.run_seeds(self.seeds[1:], True, options, command)
+        if further is None:
+            return None
+        return Outcome(outcome.failed | further.failed, further.left, further.anew)
 
     def run_seeds(
-        self, seeds: Sequence[int], at_choice: bool, cores: int | None, minutes: float | None
-    ) -> runner.Outcome:
+        self,
+        seeds: Sequence[int],
+        at_choice: bool,
+        options: argparse.Namespace,
+        command: Sequence[str],
+    ) -> Outcome | None:
         """Run every rate at some seeds, or only those that are chosen."""
         board = self.board()
-        jobs = runner.jobs_of([board.artifact], self.scale, seeds, records=self.records())
+        records = self.records()
+        specs = runs.specs_of(
+            [board.artifact], self.scale, seeds, records=records, recorded=options.slurm
+        )
         if at_choice:
-            rates = [{*board.words(row, column)} for row, column in board.at_choice()]
-            jobs = {k: job for k, job in jobs.items() if any(r <= {*job.words} for r in rates)}
-        return runner.work(runner.runnable(jobs), cores, minutes, self.out / "records")
+            cells = [{*board.words(row, column)} for row, column in board.at_choice()]
+            specs = [spec for spec in specs if any(cell <= {*spec.overrides} for cell in cells)]
+        if all(spec.recorded for spec in specs):
+            return Outcome()
+        return execute(runnable(specs), options, command, self.out / "records")
 
     def write(self, board: Board) -> list[Path]:
         """Write the tables and the pictures; returns the paths."""

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tape_exp.experiments.execute import add_options
+from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
 from tape_exp.paper.view import View, flat_list
@@ -18,7 +20,7 @@ from tape_exp.settings.errors import one_of, warn
 from tape_exp.training.logs import set_up_logging
 
 log = logging.getLogger("tape_exp")
-KEYS = "task= | model=a,b | scale= | seeds= | metrics= | key=value"
+KEYS = "task= | model=a,b | scale= | seed=0,1 | key=value"
 
 
 @command
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser("run", help="run what is missing, then render")
-    run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seeds= | key=value")
+    run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seed=0,1 | key=value")
     only = "the runs of --dry-run whose name fits a pattern, such as '* rung12'"
     run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
     run.add_argument("--dry-run", action="store_true", help="list the missing runs")
@@ -37,15 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     side.add_argument("--name", default="", help="of its files (default: compare_<task>)")
     kept = "keep records, table and figures in results/ (default: <runs>/.compare)"
     side.add_argument("--record", action="store_true", help=kept)
+    side.add_argument("--metrics", default="", metavar="a,b", help="the columns (default: all)")
     for one in (run, side):
-        one.add_argument("--cores", type=int, help="runs at a time, one thread each")
-        one.add_argument("--minutes", type=float, help="then save, and exit with status 85")
+        add_options(one)
     draw = commands.add_parser("render", help="draw tables and figures from the committed records")
     draw.add_argument("words", nargs="*", metavar="artifact")
     kinds = "further files, as in tex,pdf: tex of tables, pdf, png of figures"
     draw.add_argument("--formats", default="", help=kinds)
     commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale")
-    options, further = parser.parse_known_args(arguments)  # argparse allows no words after options
+    given = as_flags(sys.argv[1:] if arguments is None else arguments, ["metrics"])
+    options, further = parser.parse_known_args(given)  # argparse allows no words after options
     if wrong := [w for w in further if w.startswith("-") or not hasattr(options, "words")]:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if further:
@@ -69,34 +72,47 @@ def list_artifacts(options: argparse.Namespace) -> int:
 
 def run_artifacts(options: argparse.Namespace) -> int:
     """Run what artifacts lack, then render; status 1 if a run failed, 85 if time ran out."""
-    from tape_exp.paper import runner, words
+    from tape_exp.experiments import execute, grid, needs
+    from tape_exp.paper import requests, runs
 
-    artifacts, scale, seeds, extra = words.requested(options.words)
-    jobs = runner.jobs_of(artifacts, scale, seeds, extra, only=options.only)
+    words = grid.without_slurm(options.words)
+    asked = requests.requested(words)
+    specs = runs.specs_of(*asked, only=options.only, recorded=options.slurm)
     if options.dry_run:
-        print(*(job.title for job in jobs.values()), f"missing runs: {len(jobs)}", sep="\n")
+        missing = [spec.title for spec in specs if not spec.recorded]
+        print(*missing, f"missing runs: {len(missing)}", sep="\n")
         return 0
-    runner.runnable(jobs, all_of_them=True)
-    outcome = runner.work(jobs, options.cores, options.minutes)
+    able = needs.runnable(specs, all_of_them=True)
+    outcome = execute.execute(able, options, ["paper", "run", *options.words])
+    if outcome is None:
+        return 0
     render(())
     return outcome.status()
 
 
 def compare_models(options: argparse.Namespace) -> int:
     """Run what a comparison lacks, write its table and figures, and print the table."""
-    from tape_exp.paper import compare, runner
+    from tape_exp.experiments import execute, grid, needs
+    from tape_exp.paper import compare, runs
 
-    artifact, scale, seeds = compare.requested(options.words, options.name)
-    runs = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
-    own = Path(*runs or ["runs"]).expanduser()
+    words = grid.without_slurm(options.words)
+    metrics = [*filter(None, options.metrics.split(","))]
+    artifact, scale, seeds = compare.requested(words, options.name, metrics)
+    chosen = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
+    own = Path(*chosen or ["runs"]).expanduser()
     into = folders.RESULTS if options.record else own / ".compare"
-    status, view = 0, compare.view_of(artifact, compare.recorded(own, into), seeds)
+    status = 0
+    view = compare.view_of(artifact, compare.recorded(own, into), seeds)
     compare.check_columns(view)
-    jobs = runner.jobs_of([artifact], scale, seeds, records=flat_list(view.all_runs.values()))
-    if jobs:
-        runner.runnable(jobs, all_of_them=True)
-        status = runner.work(jobs, options.cores, options.minutes, into / "records").status()
-        artifact, *_ = compare.requested(options.words, options.name)
+    known = flat_list(view.all_runs.values())
+    specs = runs.specs_of([artifact], scale, seeds, records=known, recorded=options.slurm)
+    if not all(spec.recorded for spec in specs):
+        able = needs.runnable(specs, all_of_them=True)
+        command = ["paper", "compare", *options.words]
+        outcome = execute.execute(able, options, command, into / "records")
+        if outcome is None:
+            return 0
+        status = outcome.status()
         view = compare.view_of(artifact, compare.recorded(own, into), seeds)
     if options.record:
         committed = {run["run"] for run in read_records()}
@@ -155,20 +171,21 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
 
 def write_costs(options: argparse.Namespace) -> int:
     """Write results/costs.json: GPU-hours to train each artifact's runs and their bases."""
+    from tape_exp.experiments.needs import key_of
     from tape_exp.machine.hardware import PEAKS
-    from tape_exp.paper import runner
+    from tape_exp.paper import runs
     from tape_exp.training import plan
 
     known: dict[str, float] = {}
     needed = {}
     for artifact in [a for a in map(load, names()) if a.rows and "paper" in a.scales]:
-        jobs = runner.jobs_of([artifact], "paper", [0], records=[])
-        for key in jobs.keys() - known.keys():
-            decoder, task = plan.blank_parts(jobs[key].cfg)
+        specs = {key_of(spec): spec for spec in runs.specs_of([artifact], "paper", [0], records=[])}
+        for key in specs.keys() - known.keys():
+            decoder, task = plan.blank_parts(specs[key].config)
             flops = plan.flops_per_token(decoder, task, recompute=False) if task.trains else 0.0
             known[key] = plan.hours(plan.tokens(task) * flops, PEAKS[plan.ASSUMED][0])
-        hours = round(3 * sum(known[key] for key in jobs), 1)
-        needed[artifact.name] = {"runs": 3 * len(jobs), "gpu_hours": hours}
+        hours = round(3 * sum(known[key] for key in specs), 1)
+        needed[artifact.name] = {"runs": 3 * len(specs), "gpu_hours": hours}
     content = {"gpu": plan.ASSUMED, "utilisation": plan.UTILISATION, "seeds": 3}
     text = json.dumps({**content, "artifacts": needed}, indent=1)
     write_atomically(folders.RESULTS / "costs.json", text + "\n")

@@ -3,18 +3,18 @@
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tape_exp.experiments.grid import axes, check_words, scale_and_seeds, take, without_places
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.view import Row, View, flat_list
-from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.results.derived import DERIVED, as_shown
-from tape_exp.results.query import PLACES, where
+from tape_exp.results.query import where
 from tape_exp.results.record import Record
 from tape_exp.results.store import (
     merged,
@@ -29,29 +29,37 @@ from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title
 
 
-def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list[int]]:
+def requested(
+    words: Sequence[str], name: str = "", metrics: Sequence[str] = ()
+) -> tuple[Artifact, str, list[int]]:
     """The comparison, scale and seeds that a command asks for: ``task=<task> model=<model,…>
-    [scale=] [seeds=] [metrics=a,b] [key=value …]``; a wrong or missing word is a ConfigError.
+    [scale=] [seed=0,1] [key=value,value …]``; a wrong or missing word is a ConfigError.
+
+    Models are rows, and so are the values of any other key that has several.
     """
-    scale, seeds, further = settings_of(words)
-    settings, extra = split_words(further, ("task", "model", "metrics"))
-    check_words("comparison", settings, extra)
-    models = list(dict.fromkeys(settings["model"].split(",")))
-    task = settings["task"]
+    scale, seeds, further = scale_and_seeds(words)
+    settings, others = take(further, ("task", "model"))
+    check_words("comparison", settings, others)
+    several, extra = axes(others)
+    models = settings["model"]
+    (task,) = settings["task"]
+    rows = {key: {value: [f"{key}={value}"] for value in values} for key, values in several.items()}
+    rows["model"] = {model: [f"model={model}"] for model in models}
     keys = f", with {' '.join(without_places(extra))}" if without_places(extra) else ""
     problem = where(extra).get("task.problem")
     asked = task_title({"name": task} | ({"problem": problem} if problem else {}))
     measured = "mean over seeds ± its 95 % interval" if len(seeds) > 1 else f"seed {seeds[0]}"
-    metrics = [*map(as_shown, filter(None, settings.get("metrics", "").split(",")))]
+    columns = {metric: {"metric": metric} for metric in map(as_shown, metrics)}
+    options = [f"--metrics={','.join(metrics)}"] if metrics else []
     artifact = Artifact(
         name=name or f"compare_{task}",
         title=f"{', '.join(map(display_name, models))} on {asked}",
-        rows={"model": {model: [f"model={model}"] for model in models}},
+        rows=rows,
         overrides=[f"task={task}", *extra],
-        columns={metric: {"metric": metric} for metric in metrics},
+        columns=columns,
         caption=f"Task {task} at scale {{scale}}{keys}; {measured}.",
         figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
-        command=f"tape-exp paper compare {shlex.join(words)}",
+        command=f"tape-exp paper compare {shlex.join([*words, *options])}",
         scales={scale: None},
     )
     return artifact, scale, seeds
@@ -82,12 +90,13 @@ def view_of(
             keys["trainer.precision"] = precision
         rows.append(Row(row.labels, row.words, keys=keys))
     view.rows = rows
-    runs = [run for row in rows for run in view.runs(row)]
+    runs = [run for row in rows for run in view.of_words(view.words(row), row.keys)]
     known = [*dict.fromkeys(as_shown(metric) for run in runs for metric in run["metrics"])]
     chosen = [*artifact.columns] or [metric for metric in known if is_result(metric)]
-    artifact.columns = {metric: column(metric, runs) for metric in chosen}
-    del view.columns
-    return view
+    columns = {metric: column(metric, runs) for metric in chosen}
+    shown = View(replace(artifact, columns=columns), view.scale, some)
+    shown.rows = rows
+    return shown
 
 
 def check_columns(view: View) -> None:
@@ -106,11 +115,6 @@ def column(metric: str, runs: Sequence[Record]) -> dict[str, Any]:
     size = max((abs(run.metrics.get(metric, 0.0)) for run in runs), default=0.0)
     small = 0 < size < (1 if metric.endswith("loss") else 0.1)
     return {"metric": metric, "digits": 4 if small else 2}
-
-
-def without_places(overrides: Sequence[str]) -> list[str]:
-    """Those that say what a run computes, not where it is, in one order."""
-    return sorted(word for word in overrides if not word.lstrip("+~").startswith(PLACES))
 
 
 def write(view: View, into: Path) -> list[Path]:

@@ -4,33 +4,48 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.settings.commands import command
+
+FLAGS = ("space", "trials", "metric", "pruner")
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search and print the result; status 1 where trials failed, 85 where there was no time."""
+    options = options_of(sys.argv[1:] if arguments is None else arguments)
+    from tape_exp.tune.search import search_from
+    from tape_exp.tune.trials import Trials, work
+
+    search = search_from(options)
+    search.check()
+    trials = Trials(search)
+    in_time = work(trials, options.minutes)
+    failed = trials.report()
+    return int(failed) if in_time else REQUEUE
+
+
+def options_of(arguments: Sequence[str]) -> argparse.Namespace:
+    """What the words of the command say."""
     parser = argparse.ArgumentParser(
         prog="tape-exp tune",
         description="Search keys of the config with Optuna, on validation only, with equally many "
         "trials for each model. The same command resumes after a kill, and run several times at "
         "once it has several workers.",
-        epilog="Example: tape-exp tune model=rope,tape task=arithmetic space=rates trials=12",
+        epilog="Example: tape-exp tune model=rope,tape task=arithmetic --space rates --trials 12",
     )
-    words = "model= | task= | space= | trials= | seeds= | metric= | pruner= | key=value"
+    words = "model=a,b | task= | scale= | seed=0,1 | key=value or a set of values"
     parser.add_argument("words", nargs="+", metavar=words)
+    space = "a YAML of conf/space or of your own, with keys and their sets of values"
+    parser.add_argument("--space", default="", help=space)
+    parser.add_argument("--trials", default="12", help="of each model (default: %(default)s)")
+    metric = "of validation (default: %(default)s)"
+    parser.add_argument("--metric", default="val/loss", help=metric)
+    pruner = "median or none (default: %(default)s)"
+    parser.add_argument("--pruner", default="median", help=pruner)
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
-    args = parser.parse_intermixed_args(arguments)
-    from tape_exp.tune.search import search_from
-    from tape_exp.tune.trials import Trials, work
-
-    search = search_from(args.words)
-    search.check()
-    trials = Trials(search)
-    in_time = work(trials, args.minutes)
-    failed = trials.report()
-    return int(failed) if in_time else REQUEUE
+    return parser.parse_intermixed_args(as_flags(arguments, FLAGS))
 
 
 if __name__ == "__main__":

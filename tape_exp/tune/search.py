@@ -4,6 +4,7 @@ A set of values is written as in Hydra's sweeps: ``interval(a,b)``, ``int(interv
 ``range(a,b,step)``, ``choice(a,b)``, and ``tag(log, …)`` around an interval.
 """
 
+import argparse
 import hashlib
 import json
 import re
@@ -24,8 +25,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from tape_exp.paper.compare import without_places
-from tape_exp.paper.words import check_words, settings_of, split_words
+from tape_exp.experiments.grid import check_words, scale_and_seeds, take, without_places
 from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
@@ -109,34 +109,59 @@ class Search:
                 raise ConfigError("a trial runs on one device: set trainer.devices=1.")
 
 
-def search_from(words: Sequence[str]) -> Search:
-    """The search that a command asks for. Raises :class:`ConfigError` for a wrong word."""
-    scale, seeds, further = settings_of(words)
-    options, rest = split_words(further, ("model", "task", "space", "trials", "metric", "pruner"))
+def search_from(asked: argparse.Namespace) -> Search:
+    """The search that a command asks for.
+
+    Args:
+        asked: ``words``, as ``model=a,b task=<task> [scale=] [seed=0,1]`` and keys with a value or
+            a set of values, where models may be given by their names alone; ``space``, a YAML with
+            keys and sets of values; ``trials``, how many each model has; ``metric``, of validation,
+            which decides; ``pruner``, ``median`` or ``none``.
+
+    Raises:
+        ConfigError: a word is wrong.
+    """
+    scale, seeds, further = scale_and_seeds(asked.words)
+    options, rest = take(further, ("model", "task"))
+    known = names_in("model")
+    alone = [word for word in rest if word in known]
+    rest = [word for word in rest if word not in alone]
+    options["model"] = list(dict.fromkeys([*alone, *options.get("model", [])]))
     check_words("search", options, rest)
-    models = list(dict.fromkeys(options["model"].split(",")))
-    for model in models:
-        one_of("model", model, names_in("model"))
-    one_of("pruner", pruner := options.get("pruner", "median"), ("median", "none"))
-    space = read_space(options["space"]) if "space" in options else {}
-    space |= dict(word.split("=", 1) for word in rest if SETS.match(word))
-    metric, trials = options.get("metric", "val/loss"), options.get("trials", "12")
-    if not space:
+    for model in options["model"]:
+        one_of("model", model, known)
+    one_of("--pruner", asked.pruner, ("median", "none"))
+    sets = read_space(asked.space) if asked.space else {}
+    sets |= dict(word.split("=", 1) for word in rest if SETS.match(word))
+    if not sets:
         names = ", ".join(names_in("space"))
-        raise ConfigError(f"a search needs space=, one of {names} or a .yaml, or keys as {EXAMPLE}")
-    if not metric.startswith("val/"):
-        raise ConfigError(f"metric={metric} must be of validation, as val/loss is.")
-    if not re.fullmatch(r"[1-9]\d*", trials):
-        raise ConfigError(f"trials={trials} must be a whole number above 0.")
+        raise ConfigError(
+            f"a search needs --space, one of {names} or a .yaml, or keys as {EXAMPLE}"
+        )
+    if not asked.metric.startswith("val/"):
+        raise ConfigError(f"--metric={asked.metric} must be of validation, as val/loss is.")
+    if not re.fullmatch(r"[1-9]\d*", asked.trials):
+        raise ConfigError(f"--trials={asked.trials} must be a whole number above 0.")
     fixed = [word for word in rest if not SETS.match(word)]
-    return Search(options["task"], scale, models, space, fixed, seeds, metric, int(trials), pruner)
+    (task,) = options["task"]
+    return Search(
+        task,
+        scale,
+        options["model"],
+        sets,
+        fixed,
+        seeds,
+        asked.metric,
+        int(asked.trials),
+        asked.pruner,
+    )
 
 
 def read_space(choice: str) -> dict[str, str]:
     """The keys and sets of values of a YAML in ``conf/space``, or of a file of one's own."""
     path = yaml_of("space", choice) or Path(choice).expanduser()
     if path.suffix != ".yaml":
-        one_of("space", choice, names_in("space"))
+        one_of("--space", choice, names_in("space"))
     content = files.read(path, "name another space")
     return {str(key): str(text) for key, text in content.items()}
 

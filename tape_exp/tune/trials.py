@@ -23,9 +23,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from tape_exp.experiments.local import time_limit
 from tape_exp.machine.files import finish_last_line, read_jsonl
 from tape_exp.machine.preemption import Preemption
-from tape_exp.paper.runner import time_limit
 from tape_exp.runs.directory import FolderError
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.plugins import changed_sources
@@ -182,7 +182,7 @@ class Report(Callback):
         measured: Any = pl_module.validation
         if self.metric not in measured:
             near = did_you_mean(self.metric, measured)
-            raise MetricError(f"metric={self.metric}{near} There are: {', '.join(measured)}.")
+            raise MetricError(f"--metric={self.metric}{near} There are: {', '.join(measured)}.")
         step, score = trainer.global_step, measured[self.metric]
         self.trial.report(score, self.offset + step)
         if step >= trainer.max_steps:

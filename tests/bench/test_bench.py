@@ -7,7 +7,7 @@ from scipy import stats
 from tape_exp.bench import tasks
 from tape_exp.bench.__main__ import main
 from tape_exp.bench.bench import OUT, Bench
-from tape_exp.paper import runner
+from tape_exp.experiments import local
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -43,7 +43,7 @@ def bench(tmp_path):
         if seed == 0 or rate == 0.003
     ]
     add_records(tmp_path / "records", records)
-    return Bench([f"tasks={','.join(names)}", "seeds=0,1"], tmp_path)
+    return Bench(["seed=0,1"], tmp_path, tasks=",".join(names))
 
 
 def test_the_lowest_validation_loss_chooses_the_rate_and_further_seeds_run_there_alone(bench):
@@ -67,7 +67,7 @@ def test_ranks_and_their_test_are_scipys(bench):
 
 
 def test_too_few_seeds_are_not_tested(bench):
-    some = Bench(["tasks=sort"], bench.out).board(shown=True)
+    some = Bench([], bench.out, tasks="sort").board(shown=True)
     assert some.test() is None
     assert "Ranks are not tested" in some.scores_table().caption
 
@@ -98,11 +98,11 @@ def test_only_what_changes_the_recipe_needs_a_folder_of_its_own():
 def test_a_real_bench_resumes_and_adds_a_model(tmp_path, capsys, monkeypatch):
     words = ["tasks=copy", "rates=0.003", *TINY, f"runs={tmp_path}/runs"]
     words += ["--out", str(tmp_path / "bench")]
-    monkeypatch.setattr(runner, "start", train_here)
+    monkeypatch.setattr(local, "start", train_here)
     assert main(["rope", "seeds=0,1", *words]) == 0
     assert len(read_records(tmp_path / "bench" / "records")) == 2
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "start", None)  # nothing may run again
+        patch.setattr(local, "start", None)  # nothing may run again
         assert main(["rope", "seeds=0,1", *words]) == 0
     capsys.readouterr()
     assert main(["nope", *words]) == 0

@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
+from tape_exp.experiments.local import Running
+from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.runner import Job
 from tape_exp.paper.view import View
 from tape_exp.results.record import Record
 from tape_exp.training.run import run
@@ -47,7 +48,7 @@ def runs(model: str, values: list[float], **parts: Any) -> list[Record]:
     return [record(model, seed, {"test/exact_match": v}, **parts) for seed, v in enumerate(values)]
 
 
-def train_here(job: Job, one_thread: bool) -> SimpleNamespace:
-    """In place of :func:`tape_exp.paper.runner.start`: train in this process, and end well."""
-    run(job.cfg)
-    return SimpleNamespace(returncode=0, poll=lambda: 0, stderr=None)
+def train_here(spec: RunSpec, one_thread: bool) -> Running:
+    """In place of :func:`tape_exp.experiments.local.start`: train here, and end well."""
+    run(spec.config)
+    return Running(SimpleNamespace(returncode=0, poll=lambda: 0))

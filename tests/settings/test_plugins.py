@@ -12,9 +12,9 @@ from lightning.pytorch.callbacks import LambdaCallback
 from omegaconf import OmegaConf
 
 from tape_exp import check, library
+from tape_exp.experiments import local
 from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import runner
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings import plugins
@@ -278,18 +278,18 @@ def test_records_that_say_nothing_of_their_files_are_told_of_nothing(ripple, cap
 def test_a_comparison_tells_of_edited_encodings_and_makes_their_runs_anew(
     site, ripple, capsys, monkeypatch
 ):
-    monkeypatch.setattr(runner, "start", train_here)
+    monkeypatch.setattr(local, "start", train_here)
     _, edit = ripple
     words = ["hydra.searchpath=[pkg://theirs.conf]", "task=arithmetic", "model=ripple,rope"]
     command = ["compare", *words, *SMALL[1:], f"runs={site}/c", "metrics=val/loss"]
     assert paper.main(command) == 0
     edit()
-    monkeypatch.setattr(runner, "start", None)  # nothing runs again
+    monkeypatch.setattr(local, "start", None)  # nothing runs again
     assert paper.main(command) == 0
     told = "runs are recorded with another version of ripple.py; rerun=true runs them anew."
     assert told in capsys.readouterr().err
-    monkeypatch.setattr(runner, "start", train_here)
+    monkeypatch.setattr(local, "start", train_here)
     assert paper.main([*command, "rerun=true"]) == 0
-    monkeypatch.setattr(runner, "start", None)
+    monkeypatch.setattr(local, "start", None)
     assert paper.main(command) == 0
     assert capsys.readouterr().err == ""

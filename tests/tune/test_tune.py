@@ -37,8 +37,12 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def search_by(words):
+    return search_from(command.options_of(words))
+
+
 def search_of(*words):
-    return search_from([*RATES, *TINY, *words])
+    return search_by([*RATES, *TINY, *words])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_a_space_is_a_yaml_of_ours_or_of_ones_own(tmp_path):
 
 def test_further_models_and_trials_are_of_the_same_search():
     assert search_of().name == search_of("trials=50", "runs=elsewhere").name
-    assert search_from([*RATES[1:], "model=tape", *TINY]).name == search_of().name
+    assert search_by([*RATES[1:], "model=tape", *TINY]).name == search_of().name
     assert search_of("seeds=0,1").name != search_of().name
     assert search_of("trainer.precision=32-true").name != search_of().name
     keys = ["task.optim.warmup=0.1", "task.optim.decay=0.5"]
@@ -99,7 +103,7 @@ def test_models_take_turns_and_begin_with_the_config():
 
 def test_what_is_sampled_does_not_depend_on_interruptions(tmp_path):
     def values(runs, reopen):
-        search, sampled = search_from([*ONE_MODEL, f"runs={tmp_path / runs}"]), []
+        search, sampled = search_by([*ONE_MODEL, f"runs={tmp_path / runs}"]), []
         trials = Trials(search)
         for number in range(STARTUP + 2):
             trials = Trials(search) if reopen else trials
@@ -129,7 +133,7 @@ def test_a_trial_of_a_killed_worker_is_resumed_and_one_under_way_is_not():
 @pytest.mark.slow
 def test_a_search_goes_on_after_any_cut_of_the_last_line_of_its_journal():
     """As a full disk or a lost machine leaves it. The last line says how a trial ended."""
-    search = search_from([*ONE_MODEL, "trials=3"])
+    search = search_by([*ONE_MODEL, "trials=3"])
     trials, path = Trials(search), search.folder / "journal.log"
     for score in (2.0, 1.0):
         values = finish(trials, "rope", score)
@@ -146,7 +150,7 @@ def test_a_search_goes_on_after_any_cut_of_the_last_line_of_its_journal():
 
 
 def test_a_worker_goes_on_where_another_has_left_half_a_line():
-    search = search_from([*ONE_MODEL, "trials=3"])
+    search = search_by([*ONE_MODEL, "trials=3"])
     trials, path = Trials(search), search.folder / "journal.log"
     finish(trials, "rope", 2.0)
     with path.open("ab") as file:
@@ -157,7 +161,7 @@ def test_a_worker_goes_on_where_another_has_left_half_a_line():
 
 
 def test_a_damaged_line_amid_a_journal_is_named():
-    search = search_from(ONE_MODEL)
+    search = search_by(ONE_MODEL)
     finish(Trials(search), "rope", 2.0)
     path = search.folder / "journal.log"
     first, second, *others = path.read_text().splitlines(keepends=True)
@@ -190,7 +194,7 @@ def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_given_up(m
         return [9.0] * 4 if trial >= STARTUP else [4.0, 3.0, 2.0, 1.0 + trial]
 
     monkeypatch.setattr(room, "run", fake_run(losses))
-    trials = Trials(search_from([*ONE_MODEL, "trials=5", "seeds=0,1"]))
+    trials = Trials(search_by([*ONE_MODEL, "trials=5", "seeds=0,1"]))
     assert work(trials)
     records = trials.of("rope")
     assert states(trials) == ["finished"] * STARTUP + ["given up"]
@@ -202,7 +206,7 @@ def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_given_up(m
 
 def test_trials_of_an_edited_encoding_are_told(monkeypatch, capsys):
     monkeypatch.setattr(room, "run", fake_run(lambda lr: [1.0] * 4))
-    trials = Trials(search_from([*ONE_MODEL, "trials=1"]))
+    trials = Trials(search_by([*ONE_MODEL, "trials=1"]))
     assert work(trials)
     trials.report()
     assert capsys.readouterr().err == ""
@@ -249,7 +253,7 @@ def test_what_is_not_the_fault_of_a_trial_leaves_it_open(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(room, "run", run)
-    trials = Trials(search_from([*ONE_MODEL, "trials=1"]))
+    trials = Trials(search_by([*ONE_MODEL, "trials=1"]))
     with pytest.raises(type(error)):
         work(trials)
     monkeypatch.setattr(room, "run", fake_run(lambda lr: [1.0] * 4))
@@ -263,7 +267,7 @@ def test_a_search_ends_with_its_trials_and_the_next_command(tmp_path, capsys):
     assert command.main(words) == 0
     printed = capsys.readouterr().out
     assert "Best of rope: tape-exp train model=rope task=arithmetic" in printed
-    trials = Trials(search_from(words))
+    trials = Trials(search_by(words))
     assert [len(trials.of(model)) for model in ("rope", "nope")] == [2, 2]
     best = min(trials.of("rope"), key=lambda trial: trial.value)
     assert f"{LR}={trials.values(best)[LR]} seed=1" in printed
@@ -296,4 +300,4 @@ def test_a_search_goes_on_where_it_was_killed_and_leaves_when_it_is_told_to(tmp_
     assert command.main(words) == 85
     assert log.read_text().count("Resuming from step") == 1
     assert "Stopped by SIGTERM" in log.read_text()
-    assert states(Trials(search_from(words))) == ["under way"]
+    assert states(Trials(search_by(words))) == ["under way"]

@@ -9,12 +9,15 @@ import time
 import psutil
 import pytest
 
+from tape_exp.experiments import local
+from tape_exp.experiments.needs import runnable
 from tape_exp.machine.preemption import REQUEUE
-from tape_exp.paper import runner
+from tape_exp.paper import runs as room
 from tape_exp.paper.__main__ import main
 from tape_exp.paper.artifact import Artifact, load
 from tape_exp.results.store import read_records
 from tape_exp.runs.metrics import read_metrics
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.plugins import source_hash
 from tests.conftest import SMALL
@@ -32,13 +35,13 @@ def script(text: str) -> subprocess.Popen:
 
 @pytest.fixture
 def jobs(tmp_path):
-    return runner.jobs_of([addition()], "smoke", [0], [*TINY, f"runs={tmp_path}/runs"], records=[])
+    return room.specs_of([addition()], "smoke", [0], [*TINY, f"runs={tmp_path}/runs"], records=[])
 
 
 def test_seeds_come_in_turn_and_what_has_a_record_is_left_out():
     known = [record("fire", 0, {"test/exact_match": 1.0})]
-    jobs = runner.jobs_of([addition(), addition(name="again")], "smoke", [0, 1], records=known)
-    assert [job.title.partition(": ")[2] for job in jobs.values()] == [
+    jobs = room.specs_of([addition(), addition(name="again")], "smoke", [0, 1], records=known)
+    assert [job.title.partition(": ")[2] for job in jobs] == [
         "rope, scale smoke, seed 0",
         "tape, scale smoke, seed 0",
         *(f"{model}, scale smoke, seed 1" for model in ("rope", "fire", "tape")),
@@ -47,17 +50,17 @@ def test_seeds_come_in_turn_and_what_has_a_record_is_left_out():
 
 def test_rerun_names_what_has_a_record_too():
     known = [record(model, 0, {"test/exact_match": 1.0}) for model in ("rope", "fire", "tape")]
-    assert runner.jobs_of([addition()], "smoke", [0], records=known) == {}
-    jobs = runner.jobs_of([addition()], "smoke", [0], ["rerun=true"], records=known)
-    assert [job.cfg.rerun for job in jobs.values()] == [True, True, True]
-    assert runner.jobs_of([addition()], "smoke", [0], ["rerun=false"], records=known) == {}
+    assert room.specs_of([addition()], "smoke", [0], records=known) == []
+    jobs = room.specs_of([addition()], "smoke", [0], ["rerun=true"], records=known)
+    assert [job.config.rerun for job in jobs] == [True, True, True]
+    assert room.specs_of([addition()], "smoke", [0], ["rerun=false"], records=known) == []
 
 
 def test_what_is_recorded_with_another_version_of_a_file_is_told(capsys):
     known = record("rope", 0, {"test/exact_match": 1.0})
     module = "tape_exp.models.positions.rope"
     for digits, told in ((source_hash(module), ""), ("0123456789", "another version of rope.py;")):
-        runner.jobs_of([addition()], "smoke", [0], records=[known | {"sources": {module: digits}}])
+        room.specs_of([addition()], "smoke", [0], records=[known | {"sources": {module: digits}}])
         said = capsys.readouterr().err
         assert told in said
         assert bool(said) == bool(told)
@@ -65,41 +68,36 @@ def test_what_is_recorded_with_another_version_of_a_file_is_told(capsys):
 
 @pytest.mark.parametrize(("anew", "told"), [(False, "resumes.\n"), (True, "anew (rerun=true).\n")])
 def test_the_last_sentence_says_what_the_same_command_does(anew, told, capsys):
-    assert runner.Outcome(left=2, anew=anew).status() == REQUEUE
+    assert local.Outcome(left=2, anew=anew).status() == REQUEUE
     assert capsys.readouterr().err.endswith(told)
 
 
 def test_a_run_follows_the_run_that_it_begins_from():
-    jobs = [
-        *runner.jobs_of(
-            [load("fig_passkey")], "smoke", [0], records=[], only=["lora interpolated"]
-        ).items()
-    ]
-    tasks = [(job.cfg.task.name, job.cfg.model.name, job.cfg.peft.name) for _, job in jobs]
+    artifact = load("fig_passkey")
+    jobs = room.specs_of([artifact], "smoke", [0], records=[], only=["lora interpolated"])
+    tasks = [(job.config.task.name, job.config.model.name, job.config.peft.name) for job in jobs]
     assert tasks == [
         ("mixture", "rope", "none"),
         ("extend", "rope", "lora"),
         ("passkey", "rope", "lora"),
     ]
-    assert [job.needs for _, job in jobs] == [None, jobs[0][0], jobs[1][0]]
-    assert [job.cfg.peft.get("lr") for _, job in jobs] == [None, 0.001, 0.001]
-    for _, job in jobs:
-        assert runner.compose_config(job.words).task.name == job.cfg.task.name
+    assert [job.needs for job in jobs] == [None, *jobs[:2]]
+    assert [job.level for job in jobs] == [0, 1, 2]
+    assert [job.config.peft.get("lr") for job in jobs] == [None, 0.001, 0.001]
+    for job in jobs:
+        assert compose_config(job.overrides).task.name == job.config.task.name
 
 
 @pytest.mark.parametrize(("status", "reason"), [(1, "status 1."), (REQUEUE, "resumes it.")])
-def test_failed_and_killed_runs_cost_only_what_begins_from_them(
-    status, reason, jobs, monkeypatch, tmp_path
-):
+def test_failed_and_killed_runs_cost_only_what_begins_from_them(status, reason, jobs, monkeypatch):
     one, two, three = jobs
-    jobs[three].needs = one
+    three.needs = one
     texts = {
         one: "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         two: f"raise SystemExit({status})",
     }
-    by_title = {jobs[key].title: text for key, text in texts.items()}
-    monkeypatch.setattr(runner, "start", lambda job, _: script(by_title[job.title]))
-    outcome = runner.work(jobs, 2, None, tmp_path)
+    monkeypatch.setattr(local, "start", lambda job, _: local.Running(script(texts[job])))
+    outcome = local.run(jobs, 2)
     assert "killed by SIGKILL, maybe for lack of memory" in outcome.failed[one]
     assert outcome.failed[two].endswith(reason)
     assert three in outcome.failed
@@ -110,16 +108,15 @@ def test_failed_and_killed_runs_cost_only_what_begins_from_them(
 def test_runs_of_the_papers_scale_can_be_built():
     """Of all artifacts `tape-exp paper cost` builds them, in half a minute."""
     artifacts = map(load, ("tab_tune_ppl", "fig_passkey", "tab_bench", "tab_ablation"))
-    jobs = runner.jobs_of([*artifacts], "paper", [0], records=[])
-    assert runner.runnable(jobs, all_of_them=True).keys() == jobs.keys()
+    jobs = room.specs_of([*artifacts], "paper", [0], records=[])
+    assert runnable(jobs, all_of_them=True) == jobs
 
 
 @pytest.mark.slow
-def test_the_mistake_of_a_quiet_run_is_told(jobs, tmp_path):
-    key = next(iter(jobs))
-    jobs[key].words = ["no_such_key=1"]
-    outcome = runner.work({key: jobs[key]}, 1, None, tmp_path)
-    assert "no_such_key" in outcome.failed[key]
+def test_the_mistake_of_a_quiet_run_is_told(jobs):
+    jobs[0].overrides = ["no_such_key=1"]
+    outcome = local.run(jobs[:1], 1)
+    assert "no_such_key" in outcome.failed[jobs[0]]
 
 
 @pytest.mark.slow
@@ -136,16 +133,16 @@ time.sleep(60)
         began.append(job.title)
         process = script(text)
         time.sleep(1)  # it takes the signal only once it has begun
-        return process
+        return local.Running(process)
 
-    monkeypatch.setattr(runner, "start", start)
-    outcome = runner.work(jobs, None, 0.02, tmp_path)
+    monkeypatch.setattr(local, "start", start)
+    outcome = local.run(jobs, minutes=0.02)
     assert (outcome.left, outcome.status(), len(began)) == (3, REQUEUE, 1)
     assert told.exists()
 
 
 def test_a_metric_that_no_run_measures_is_told_before_anything_runs(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(runner, "work", None)
+    monkeypatch.setattr(local, "run", None)
     words = ["compare", "task=arithmetic", *TINY, "model=rope,nope", f"runs={tmp_path}/runs"]
     assert main([*words, "metrics=id/exact_match,test/exact_mach"]) == 2
     told = capsys.readouterr().err
@@ -160,14 +157,14 @@ def test_a_column_of_an_artifact_needs_one_run_that_measures_it():
 
     def jobs(metric):
         artifact = Artifact(name="a", title="", rows=rows, columns={"x": {"metric": metric}})
-        return runner.jobs_of([artifact], "smoke", [0], records=[])
+        return room.specs_of([artifact], "smoke", [0], records=[])
 
     for metric in ("ood/state", "id/exact_match", "state/size@{n}", "extra_length", "steps"):
         found = jobs(metric)
-        assert runner.runnable(found) == found, metric
+        assert runnable(found) == found, metric
     for metric in ("ood/stat", "state/size@{n}{n}"):
         with pytest.raises(ConfigError, match=f"^metric {metric.format(n=2)} is not known"):
-            runner.runnable(jobs(metric))
+            runnable(jobs(metric))
 
 
 @pytest.mark.slow
@@ -176,7 +173,7 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
     monkeypatch.chdir(tmp_path)
     given = ["compare", "task=arithmetic", *TINY, f"runs={tmp_path}/runs", "metrics=id/exact_match"]
     assert main([*given, "model=nope", "--cores", "2"]) == 0
-    monkeypatch.setattr(runner, "start", train_here)
+    monkeypatch.setattr(local, "start", train_here)
     words = [*given, "model=rope,nope"]
     assert main(words) == 0
     printed = capsys.readouterr().out
@@ -185,7 +182,7 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
     own = tmp_path / "runs" / ".compare"
     assert (own / "tables" / "compare_arithmetic-smoke.csv").exists()
     assert len(read_records(own / "records")) == 2
-    monkeypatch.setattr(runner, "start", None)  # nothing may run again
+    monkeypatch.setattr(local, "start", None)  # nothing may run again
     assert main(words) == 0
     assert main([*words[:-2], words[-1], "metrics=test/exact_matc"]) == 2
     assert "Did you mean 'test/exact_match'" in capsys.readouterr().err

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tape_exp.launch import sweep
-from tape_exp.launch.grid import runs_of
-from tape_exp.launch.slurm import read_runs
+from tape_exp.experiments import slurm as room
+from tape_exp.experiments.__main__ import main
+from tape_exp.experiments.run_spec import read_specs
+from tape_exp.paper.requests import specs_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.folders import ROOT
 from tests.conftest import finish
@@ -40,7 +41,7 @@ def slurm(tmp_path, monkeypatch):
         (commands / name).chmod(0o755)
     (tmp_path / "sbatch.says").write_text("41;cluster\n")
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    monkeypatch.setattr(sweep, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(room, "CLUSTER", tmp_path / "cluster.yaml")
     return tmp_path
 
 
@@ -66,10 +67,10 @@ def run_task(script: Path, number: int, **options) -> subprocess.CompletedProces
 
 def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     words = ["model=rope,nope", "seed=0,1,2", f"runs={slurm}/runs"]
-    jobs = runs_of(words)
-    finish(RunDirectory(jobs[0].cfg))
+    jobs = specs_of(words)
+    finish(RunDirectory(jobs[0].config))
     (slurm / "squeue.says").write_text("3 RUNNING 40\n4 PENDING 40\n")
-    assert sweep.main([*words, "--cap", "2"]) == 0
+    assert main(["sweep", *words, "--cap", "2"]) == 0
     printed = capsys.readouterr().out
     assert "6 runs: 1 done, 2 in the queue, 3 to submit." in printed
     assert "Submitted job 41" in printed
@@ -83,21 +84,21 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
 
 def test_finished_runs_that_are_to_be_made_anew_are_submitted(slurm, capsys):
     words = ["model=rope", "seed=0,1", f"runs={slurm}/runs"]
-    finish(RunDirectory(runs_of(words)[0].cfg))
-    assert sweep.main([*words, "rerun=true"]) == 0
+    finish(RunDirectory(specs_of(words)[0].config))
+    assert main(["sweep", *words, "rerun=true"]) == 0
     assert "2 runs: 0 done, 0 in the queue, 2 to submit." in capsys.readouterr().out
 
 
 def test_the_list_of_runs_has_their_words_folders_and_steps(slurm):
     words = ["model=rope,nope", "task.optim.max_steps=70", f"runs={slurm}/runs"]
-    assert sweep.main(words) == 0
+    assert main(["sweep", *words]) == 0
     folder = only_sweep(slurm / "runs")
     lines = (folder / "jobs.tsv").read_text().splitlines()
-    for job, line in zip(runs_of(words), lines, strict=True):
-        run = f"arithmetic/smoke/{job.cfg.model.name}/{job.folder.name}"
-        assert line == f"{shlex.join(job.words)}\t{run}\t70\t"
-    for read, job in zip(read_runs(folder), runs_of(words), strict=True):
-        assert (read.words, read.folder, read.steps) == (job.words, job.folder, 70)
+    for job, line in zip(specs_of(words), lines, strict=True):
+        run = f"arithmetic/smoke/{job.config.model.name}/{job.folder.name}"
+        assert line == f"{shlex.join(job.overrides)}\t{run}\t70\t"
+    for read, job in zip(read_specs(folder), specs_of(words), strict=True):
+        assert (read.overrides, read.folder, read.steps) == (job.overrides, job.folder, 70)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +115,9 @@ def test_the_list_of_runs_has_their_words_folders_and_steps(slurm):
 )
 def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitted):
     """Tasks 0 and 1 are the bases of 2 and 3."""
-    monkeypatch.setattr("tape_exp.paper.runner.read_records", list)
+    monkeypatch.setattr("tape_exp.paper.runs.read_records", list)
     (slurm / "squeue.says").write_text(queue)
-    assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
+    assert main(["sweep", "fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
     script = only_sweep(slurm / "runs") / "script.sh"
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
 
@@ -124,7 +125,7 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
 def test_dry_run_prints_the_script_and_writes_nothing(slurm, capsys):
     words = ["model=rope", "seed=0,1", "trainer=ddp", f"runs={slurm}/runs", "slurm.partition=gpu"]
     words += ["slurm.mem=7G", "slurm.signal=USR1@300", "slurm.setup=module load cuda"]
-    assert sweep.main(["--dry-run", *words]) == 0
+    assert main(["sweep", "--dry-run", *words]) == 0
     script = capsys.readouterr().out
     assert "\nmodule load cuda\n" in script
     for flag in (
@@ -152,14 +153,14 @@ def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status
     (slurm / "cluster.yaml").write_text("setup: [set -e]")
     words = ["model=rope", f"runs={slurm}/runs", "seed=0,1"]
     words.append(r"cache='a \'b\' $HOME `x` ;&#'")
-    assert sweep.main(words) == 0
+    assert main(["sweep", *words]) == 0
     (slurm / "srun.exits").write_text(str(status))
     (slurm / "squeue.says").write_text(f"{state}\n")
     done = run_task(only_sweep(slurm / "runs") / "script.sh", 1)
     assert done.returncode == status, done.stderr
     ran = shlex.split(calls(slurm, "srun")[0])
     assert ran[1:3] == [sys.executable, str(ROOT / "train.py")]
-    assert ran[3:] == runs_of(words)[1].words
+    assert ran[3:] == specs_of(words)[1].overrides
     assert calls(slurm, "scontrol") == (["requeue 7_1"] if requeued else [])
 
 
@@ -179,7 +180,7 @@ def test_a_preempted_task_asks_again_where_slurm_does_not_answer(
     slurm, state, squeue_fails, scontrol_fails, requeued
 ):
     (slurm / "cluster.yaml").write_text("setup: [set -eu]")
-    assert sweep.main(["model=rope", f"runs={slurm}/runs"]) == 0
+    assert main(["sweep", "model=rope", f"runs={slurm}/runs"]) == 0
     (slurm / "srun.exits").write_text("85")
     (slurm / "squeue.says").write_text(f"{state}\n" if state else "")
     (slurm / "scontrol.says").write_text("requeued\n")
@@ -202,21 +203,21 @@ def test_a_preempted_task_asks_again_where_slurm_does_not_answer(
 )
 def test_a_queue_that_nobody_knows_is_not_an_empty_one(slurm, monkeypatch, capsys, queue, told):
     words = ["model=rope", "seed=0,1", f"runs={slurm}/runs"]
-    assert sweep.main(words) == 0
+    assert main(["sweep", *words]) == 0
     if queue is None:
         (slurm / "bin" / "squeue").unlink()
         monkeypatch.setenv("PATH", str(slurm / "bin"))
     else:
         (slurm / "squeue.fails").write_text("1")
     capsys.readouterr()
-    assert sweep.main(words) == 2
+    assert main(["sweep", *words]) == 2
     assert told in capsys.readouterr().err
     assert len(calls(slurm, "sbatch")) == 1, "the first time"
 
 
 def test_outside_a_clone_a_task_runs_the_package(slurm, monkeypatch, capsys):
-    monkeypatch.setattr(sweep, "INSTALLED", True)
-    assert sweep.main(["--dry-run", "model=rope"]) == 0
+    monkeypatch.setattr(room, "INSTALLED", True)
+    assert main(["sweep", "--dry-run", "model=rope"]) == 0
     assert f"train=({sys.executable} -m tape_exp.training)\n" in capsys.readouterr().out
 
 
@@ -224,7 +225,7 @@ def test_the_settings_of_a_cluster_are_options_of_sbatch(slurm, capsys):
     """As the example has them; a word of the command line goes before the file."""
     (slurm / "cluster.yaml").write_text((ROOT / "conf/local/example.yaml").read_text())
     words = ["model=rope", "trainer=gpu", "slurm.mem=8G", "slurm.cpus_per_task=", "slurm.qos=a b"]
-    assert sweep.main(["--dry-run", *words]) == 0
+    assert main(["sweep", "--dry-run", *words]) == 0
     script = capsys.readouterr().out
     for option in (
         "account=my_project",
@@ -251,7 +252,7 @@ def test_the_settings_of_a_cluster_are_options_of_sbatch(slurm, capsys):
     ],
 )
 def test_runs_on_gpus_ask_for_them(slurm, capsys, words, gpus):
-    assert sweep.main(["model=rope", f"runs={slurm}/runs", *words, "--dry-run"]) == 0
+    assert main(["sweep", "model=rope", f"runs={slurm}/runs", *words, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     options = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
     assert [option for option in options if re.match("gpu|gres", option)] == gpus

@@ -1,60 +1,45 @@
-"""``tape-exp status [<words of the sweep>]``: the state of every run of a sweep.
+"""The state of every run of a sweep: missing, queued, running, stopped, failed or done.
 
 It is read from the run directories that the sweep's jobs.tsv names, and from SLURM's queue. Nothing
-is composed, so that neither Hydra nor torch is imported, unless there are words.
+is composed, and neither Hydra nor torch is imported.
 """
 
-import argparse
 import fcntl
 import json
 import re
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tape_exp.launch import slurm
-from tape_exp.launch.slurm import SweepRun, read_runs
-from tape_exp.settings.commands import command
+from tape_exp.experiments import slurm
+from tape_exp.experiments.run_spec import RunSpec, read_specs
 from tape_exp.settings.errors import ConfigError
 
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")  # in SLURM's words
 
 
-@command
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each run of each sweep, and how many runs are in each state."""
-    parser = argparse.ArgumentParser("tape-exp status", description="The runs of a sweep.")
-    parser.add_argument("words", nargs="*", metavar="word", help="of one sweep; none: every sweep")
-    parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
-    args = parser.parse_intermixed_args(arguments)
-    if args.words:
-        from tape_exp.launch.grid import runs_of, sweep_folder  # import Hydra
-
-        jobs = runs_of(args.words)
-        print_sweep(jobs, sweep_folder(jobs))
-        return 0
-    files = sorted(args.runs.resolve().glob(".sweeps/*/jobs.tsv"), key=lambda f: f.stat().st_mtime)
+def print_sweeps(runs: Path) -> None:
+    """Print every sweep that was submitted from a folder of runs, the latest last."""
+    files = sorted(runs.resolve().glob(".sweeps/*/jobs.tsv"), key=lambda f: f.stat().st_mtime)
     if not files:
-        raise ConfigError(f"SLURM has no sweep of {args.runs}; --runs names another folder.")
+        raise ConfigError(f"SLURM has no sweep of {runs}; --runs names another folder.")
     for file in files:
-        print_sweep(read_runs(file.parent), file.parent)
-    return 0
+        print_sweep(read_specs(file.parent), file.parent)
 
 
-def print_sweep(jobs: Sequence[SweepRun], sweep: Path) -> None:
+def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
     """Print words, state and step of each run of a sweep, and a note."""
     queue: dict[int, tuple[str, str]] = {}
     try:
         queue = slurm.queued(sweep.name)
     except ConfigError as error:
         print(f"Without SLURM's queue: {error}")
-    shared = set.intersection(*(set(job.words) for job in jobs)) if len(jobs) > 1 else set()
+    shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     if shared:
-        print("All with", shlex.join(word for word in jobs[0].words if word in shared))
-    own = [shlex.join(word for word in job.words if word not in shared) for job in jobs]
+        print("All with", shlex.join(word for word in jobs[0].overrides if word in shared))
+    own = [shlex.join(word for word in job.overrides if word not in shared) for job in jobs]
     width, counts = max(map(len, own)), Counter[str]()
     for number, job in enumerate(jobs):
         queued, _ = queue.get(number, ("", ""))
@@ -64,7 +49,7 @@ def print_sweep(jobs: Sequence[SweepRun], sweep: Path) -> None:
     print(", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
-def state_of(job: SweepRun, queued: str, log: Path) -> tuple[str, str]:
+def state_of(job: RunSpec, queued: str, log: Path) -> tuple[str, str]:
     """The state of a run and a note, such as the last line of an error: from its folder, SLURM's
     word for its task in the queue, if that is there, and what it printed.
     """
@@ -90,7 +75,7 @@ def state_of(job: SweepRun, queued: str, log: Path) -> tuple[str, str]:
     return "missing", "" if folder else "starts from a run that is not finished"
 
 
-def step_of(job: SweepRun) -> str:
+def step_of(job: RunSpec) -> str:
     """The last step that a run has reported, ``40/100``."""
     for line in reversed(tail(job.folder / "metrics.jsonl") if job.folder and job.steps else []):
         with suppress(ValueError):  # the last line may be cut
@@ -116,7 +101,3 @@ def tail(path: Path) -> list[str]:
         file.seek(max(0, path.stat().st_size - 8192))
         lines = file.read().decode(errors="replace").splitlines()
     return [line.strip() for line in lines if line.strip()]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,9 +5,11 @@ import json
 import pytest
 from filelock import FileLock
 
-from tape_exp.launch import slurm, status, sweep
-from tape_exp.launch.grid import runs_of, sweep_folder
-from tape_exp.paper import runner
+from tape_exp.experiments import slurm
+from tape_exp.experiments.__main__ import main
+from tape_exp.experiments.slurm import sweep_folder
+from tape_exp.paper import runs as room
+from tape_exp.paper.requests import specs_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import finish
@@ -26,7 +28,7 @@ def queue(monkeypatch):
 def grid(tmp_path, queue):
     """(words, jobs) of six runs of 100 steps."""
     words = ["model=rope,nope,alibi", "seed=0,1", "task.optim.max_steps=100", f"runs={tmp_path}"]
-    return words, runs_of(words)
+    return words, specs_of(words)
 
 
 def begin(job, steps=40):
@@ -42,16 +44,16 @@ def begin(job, steps=40):
 @pytest.mark.parametrize("given", ["words", "the sweeps of a folder"])
 def test_every_state_is_shown(grid, capsys, tmp_path, given):
     words, jobs = grid
-    assert sweep.main(words) == 0
+    assert main(["sweep", *words]) == 0
     for job in jobs[:4]:
         begin(job)
-    finish(RunDirectory(jobs[0].cfg))
+    finish(RunDirectory(jobs[0].config))
     (jobs[2].folder / "FAILED").write_text("Traceback\n  NotFiniteError: the loss is [nan]\n\n")
     log = sweep_folder(jobs) / "logs/4.txt"
     log.write_text("== job\nerror: the run directory cannot be written\nsrun: launch\n")
     capsys.readouterr()
     with FileLock(jobs[1].folder / ".lock"):
-        assert status.main(words if given == "words" else ["--runs", str(tmp_path)]) == 0
+        assert main(["status", *(words if given == "words" else ["--runs", str(tmp_path)])]) == 0
     printed = capsys.readouterr().out
     rows = {
         tuple(line.split()[:2]): line for line in printed.splitlines() if line.startswith("model=")
@@ -73,7 +75,7 @@ def test_the_queue_knows_better_than_the_folders(grid, queue, capsys):
     begin(jobs[1])
     (jobs[1].folder / "FAILED").write_text("before\n")
     queue |= {0: ("RUNNING", "7"), 1: ("PENDING", "7"), 2: ("PENDING", "8")}
-    assert status.main(words) == 0
+    assert main(["status", *words]) == 0
     assert "1 running, 2 queued, 3 missing" in capsys.readouterr().out
 
 
@@ -82,32 +84,32 @@ def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
         raise ConfigError("squeue failed.")
 
     monkeypatch.setattr(slurm, "queued", queued)
-    assert status.main(grid[0]) == 0
+    assert main(["status", *grid[0]]) == 0
     printed = capsys.readouterr().out
     assert "squeue failed." in printed
     assert "6 missing" in printed
 
 
 def test_where_no_sweep_was_submitted(tmp_path, capsys):
-    assert status.main(["--runs", str(tmp_path)]) == 2
+    assert main(["status", "--runs", str(tmp_path)]) == 2
     assert f"SLURM has no sweep of {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "read_records", list)
+    monkeypatch.setattr(room, "read_records", list)
     words = ["fig_dp_layers", "seeds=5", f"runs={tmp_path}"]
-    assert sweep.main(words) == 0
-    base, started = runs_of(words)
-    assert status.main(["--runs", str(tmp_path)]) == 0
+    assert main(["sweep", *words]) == 0
+    base, started = specs_of(words)
+    assert main(["status", "--runs", str(tmp_path)]) == 0
     assert "starts from a run that is not finished" in capsys.readouterr().out
-    directory = RunDirectory(base.cfg)
+    directory = RunDirectory(base.config)
     directory.open({})
     (directory.checkpoints / "step00000008.ckpt").touch()
     finish(directory)
-    begun = RunDirectory(started.cfg)
+    begun = RunDirectory(started.config)
     log = sweep_folder([base, started]) / "logs/1.txt"
     log.write_text(f"{begun.name}\n  279,840 parameters in {begun.path}\n")
     finish(begun)
-    assert status.main(["--runs", str(tmp_path)]) == 0
+    assert main(["status", "--runs", str(tmp_path)]) == 0
     assert "2 done" in capsys.readouterr().out

@@ -1,13 +1,14 @@
-"""``tape-exp sweep <words>``: submit a grid of runs to SLURM as one array of jobs.
+"""Runs as one array of jobs of SLURM: submission, and the queue.
 
 The script, the list of runs and their logs are in ``<runs>/.sweeps/<name>/``, where the name is a
 function of the runs and of the place. The same command submits only the runs that are neither
 finished nor in the queue; they resume from their last checkpoints.
 """
 
-import argparse
+import hashlib
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,14 +17,10 @@ from typing import Any
 import yaml
 from filelock import FileLock
 
-from tape_exp.launch import slurm
-from tape_exp.launch.grid import runs_of, sweep_folder
-from tape_exp.launch.slurm import SweepRun, write_runs
+from tape_exp.experiments.run_spec import RunSpec, write_specs
 from tape_exp.machine.files import write_atomically
-from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import HERE, INSTALLED, ROOT
-from tape_exp.training.from_config import blank_parts
 
 CLUSTER = HERE / "conf" / "local" / "cluster.yaml"
 LOCK_SECONDS = 60.0
@@ -60,71 +57,82 @@ exit $status
 """
 
 
-@command
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Submit what is missing, and print how to watch it."""
-    parser = argparse.ArgumentParser("tape-exp sweep", description="Submit a grid to SLURM.")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
-    parser.add_argument("--cap", type=int, default=64, help="runs at once (default: %(default)s)")
-    words_help = "key=value,value; or artifacts, scale=, seeds=; and slurm.<option of sbatch>=value"
-    parser.add_argument("words", nargs="+", metavar="word", help=words_help)
-    args = parser.parse_intermixed_args(arguments)
-    jobs = runs_of(args.words)
-    for job in jobs:
-        if not job.recorded:
-            blank_parts(job.cfg)
-    sweep = sweep_folder(jobs)
-    script = batch_script(sbatch_options(jobs, args.words), sweep, args.words)
-    if args.dry_run:
-        print(script, *(f"# {i}: {job.line}" for i, job in enumerate(jobs)), sep="\n")
-        return 0
+def submit(
+    specs: Sequence[RunSpec], command: Sequence[str], cap: int = 64, after: Sequence[str] = ()
+) -> list[str]:
+    """Submit the runs that are neither finished nor in the queue, and print how to watch them.
+
+    Args:
+        specs: the runs, each with its folder as far as that is known; those that begin from others
+            come later.
+        command: ``["sweep", "model=rope"]``; ``slurm.<option>=<value>`` in it goes to sbatch.
+        cap: how many run at once.
+        after: ids of jobs that must have ended before the first of these begins.
+
+    Returns:
+        The ids of the arrays.
+    """
+    sweep = sweep_folder(specs)
+    script = batch_script(specs, command)
     sweep.mkdir(parents=True, exist_ok=True)
     with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
         (sweep / "logs").mkdir(exist_ok=True)
-        write_runs(jobs, sweep)
+        write_specs(specs, sweep)
         write_atomically(sweep / "script.sh", script)
-        ids = submit(jobs, sweep, args.cap)
+        ids = submit_levels(specs, sweep, cap, after)
     if ids:
-        status = shlex.join(["tape-exp", "status", *args.words])
+        runs = sweep.parents[1]
+        elsewhere = [] if runs == Path("runs").resolve() else ["--runs", str(runs)]
+        named = command[1:] if command[0] == "sweep" else elsewhere
+        status = shlex.join(["tape-exp", "status", *named])
         print(f"Watch:  watch -n 30 {shlex.quote(status)}\nLogs:   {sweep}/logs")
         print("Cancel: scancel", *ids)
-    return 0
+    return ids
 
 
-def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int) -> list[str]:
-    """Submit the runs that are neither finished nor in the queue, an array for each level.
+def sweep_folder(specs: Sequence[RunSpec]) -> Path:
+    """``<runs>/.sweeps/<name>``, where the name is a function of the runs and of this place."""
+    sweeps = Path(specs[0].config.runs).expanduser().resolve() / ".sweeps"
+    text = "\n".join([str(sweeps), *(spec.line for spec in specs)])
+    return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]
 
-    Returns:
-        The ids of the arrays. One begins when those of the lower levels have ended (``afterany``:
-        one failed run must not cost the others, and a run whose base failed says so itself).
+
+def submit_levels(
+    specs: Sequence[RunSpec], sweep: Path, cap: int, after: Sequence[str] = ()
+) -> list[str]:
+    """Submit an array for each level of runs, and return the ids of the arrays.
+
+    An array begins when those of the lower levels have ended (``afterany``: one failed run must not
+    cost the others, and a run whose base failed says so itself).
     """
     try:
-        queue = slurm.queued(sweep.name)
+        queue = queued(sweep.name)
     except ConfigError as error:
         raise ConfigError(
             f"{error} Nothing is submitted, since these runs may be in the queue: give the same "
             "command where and when squeue answers."
         ) from error
-    todo = [i for i, job in enumerate(jobs) if i not in queue and (job.cfg.rerun or not job.done)]
-    done = len(jobs) - len(todo) - len(queue)
-    print(f"{len(jobs)} runs: {done} done, {len(queue)} in the queue, {len(todo)} to submit.")
+    todo = [i for i, spec in enumerate(specs) if i not in queue and (spec.anew or not spec.done)]
+    done = len(specs) - len(todo) - len(queue)
+    print(f"{len(specs)} runs: {done} done, {len(queue)} in the queue, {len(todo)} to submit.")
     ids: list[str] = []
-    for level in sorted({jobs[i].level for i in todo}):
-        before = {array for i, (_, array) in queue.items() if jobs[i].level < level}
-        tasks = ",".join(str(i) for i in todo if jobs[i].level == level)
+    for level in sorted({specs[i].level for i in todo}):
+        before = {array for i, (_, array) in queue.items() if specs[i].level < level}
+        tasks = ",".join(str(i) for i in todo if specs[i].level == level)
         options = [f"--array={tasks}%{cap}"]
-        if needed := sorted(before) + ids[-1:]:
+        needed = [*sorted(before), *(ids[-1:] or after)]
+        if needed:
             options.append(f"--dependency=afterany:{':'.join(needed)}")
-        ids.append(slurm.sbatch([*options, str(sweep / "script.sh")]))
+        ids.append(sbatch([*options, str(sweep / "script.sh")]))
         print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
     return ids
 
 
-def sbatch_options(jobs: Sequence[SweepRun], words: Sequence[str]) -> dict[str, Any]:
+def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, Any]:
     """The options of sbatch, and ``setup``: what the devices take, then conf/local/cluster.yaml,
     then ``slurm.<option>=<value>`` among the words.
     """
-    devices = {(job.cfg.trainer.nodes, job.cfg.trainer.devices) for job in jobs}
+    devices = {(spec.config.trainer.nodes, spec.config.trainer.devices) for spec in specs}
     if len(devices) > 1:
         raise ConfigError("runs of one sweep need equal trainer.nodes and trainer.devices.")
     nodes, per_node = devices.pop()
@@ -138,20 +146,22 @@ def sbatch_options(jobs: Sequence[SweepRun], words: Sequence[str]) -> dict[str, 
             chosen[option] = value
     options = {option.replace("_", "-"): value for option, value in chosen.items()}
     on_gpus = any(
-        job.cfg.trainer.accelerator == "gpu"
-        or (job.cfg.trainer.accelerator == "auto" and job.cfg.trainer.strategy != "auto")
-        for job in jobs
+        spec.config.trainer.accelerator == "gpu"
+        or (spec.config.trainer.accelerator == "auto" and spec.config.trainer.strategy != "auto")
+        for spec in specs
     )
     if on_gpus and not re.search("gpu|gres|tres", " ".join(options)):
         options["gpus-per-node"] = str(per_node)
     return {"nodes": str(nodes), "ntasks-per-node": str(per_node), **DEFAULTS, **options}
 
 
-def batch_script(options: dict[str, Any], sweep: Path, words: Sequence[str]) -> str:
+def batch_script(specs: Sequence[RunSpec], command: Sequence[str]) -> str:
     """The script of every task: options of sbatch, the line or lines of ``setup``, and the run.
 
     An option that is ``true`` is a flag; one that is ``false`` or has no value is left out.
     """
+    options = sbatch_options(specs, command)
+    sweep = sweep_folder(specs)
     log = {"output": f"{sweep}/logs/%a.txt", "open-mode": "append"}
     fixed = {"job-name": f"tape_exp-{sweep.name}", "chdir": str(Path.cwd()), **log}
     flags = [
@@ -160,13 +170,36 @@ def batch_script(options: dict[str, Any], sweep: Path, words: Sequence[str]) -> 
         if option != "setup" and value not in ("false", "null", "")
     ]
     train = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
-    command = shlex.join(["tape-exp", "sweep", *words])
     setup = options.get("setup", [])
     lines = [setup] if isinstance(setup, str) else setup
-    head = ["#!/bin/bash", f"# {command}", *flags, "", *lines]
+    head = ["#!/bin/bash", f"# {shlex.join(['tape-exp', *command])}", *flags, "", *lines]
     head += [f"sweep={shlex.quote(str(sweep))}", f"train=({shlex.join([sys.executable, *train])})"]
     return "\n".join(head) + "\n" + TASK
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def queued(sweep: str) -> dict[int, tuple[str, str]]:
+    """The user's tasks of a sweep that are in the queue: SLURM's word for the state of each, and
+    the id of its array, ``{3: ("PENDING", "41")}``.
+
+    Raises:
+        ConfigError: there is no squeue, or it does not answer: the queue may hold anything.
+    """
+    command = ["squeue", "--me", "--noheader", "--array", f"--name=tape_exp-{sweep}"]
+    try:
+        rows = map(str.split, _run(*command, "--format=%K %T %F").splitlines())
+    except FileNotFoundError:
+        raise ConfigError("this machine has no squeue.") from None
+    return {int(row[0]): (row[1], row[2]) for row in rows if len(row) == 3}
+
+
+def sbatch(arguments: Sequence[str]) -> str:
+    """Submit a job and return its id."""
+    return _run("sbatch", "--parsable", *arguments).strip().splitlines()[-1].split(";")[0]
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+    if done.returncode:
+        reason = " ".join(done.stderr.split()).rstrip(".") or "it gives no reason"
+        raise ConfigError(f"{command[0]} failed: {reason}.")
+    return done.stdout

@@ -4,9 +4,11 @@ import shlex
 
 import pytest
 
-from tape_exp.launch.grid import combinations, runs_of, sweep_folder
-from tape_exp.paper import runner
+from tape_exp.experiments.grid import combinations
+from tape_exp.experiments.slurm import sweep_folder
+from tape_exp.paper import runs as room
 from tape_exp.paper.artifact import load
+from tape_exp.paper.requests import specs_of
 from tape_exp.results.record import Record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
@@ -27,8 +29,8 @@ def test_commas_ranges_and_globs_are_hydras():
 
 
 def test_words_of_slurm_are_not_the_runs():
-    jobs = runs_of(["model=rope", "slurm.partition=gpu", "seed=0,1"])
-    assert [job.words for job in jobs] == [["model=rope", "seed=0"], ["model=rope", "seed=1"]]
+    jobs = specs_of(["model=rope", "slurm.partition=gpu", "seed=0,1"])
+    assert [job.overrides for job in jobs] == [["model=rope", "seed=0"], ["model=rope", "seed=1"]]
 
 
 @pytest.mark.parametrize(
@@ -50,28 +52,30 @@ def test_each_combination_is_one_run(words, runs):
 
 @pytest.mark.slow
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
-    monkeypatch.setattr(runner, "read_records", list)
-    jobs = runs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
+    monkeypatch.setattr(room, "read_records", list)
+    jobs = specs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
     models = load("tab_shift").rows["model"]
     assert [job.level for job in jobs] == [0] * len(models) + [1] * len(models)
-    assert {(job.cfg.task.name, job.cfg.model.name) for job in jobs[: len(models)]} == {
+    assert {(job.config.task.name, job.config.model.name) for job in jobs[: len(models)]} == {
         ("c4", m) for m in models
     }
     base = jobs[0]
-    assert base.folder == RunDirectory(compose_config(base.words)).path  # as its task composes it
+    assert (
+        base.folder == RunDirectory(compose_config(base.overrides)).path
+    )  # as its task composes it
     assert jobs[-1].folder is None, "it depends on the base, which is not finished"
-    directory = RunDirectory(base.cfg)
+    directory = RunDirectory(base.config)
     directory.open({})
     (directory.checkpoints / "step00000008.ckpt").touch()
     finish(directory)
-    later = runs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
+    later = specs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
     (started,) = [job for job in later if job.level and job.folder]
-    assert started.cfg.model == base.cfg.model
+    assert started.config.model == base.config.model
 
 
 @pytest.mark.slow
 def test_recorded_runs_of_an_artifact_are_done():
-    jobs = runs_of(["fig_addition", "scale=smoke", "seeds=0"])
+    jobs = specs_of(["fig_addition", "scale=smoke", "seeds=0"])
     assert len(jobs) == len(load("fig_addition").rows["model"])
     assert all(job.done for job in jobs)
 
@@ -79,16 +83,16 @@ def test_recorded_runs_of_an_artifact_are_done():
 @pytest.mark.slow
 def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, tmp_path):
     words = ["tab_shift", "seeds=5,4", f"runs={tmp_path}"]
-    monkeypatch.setattr(runner, "read_records", list)
-    jobs = runs_of(words)
+    monkeypatch.setattr(room, "read_records", list)
+    jobs = specs_of(words)
     assert not any(job.recorded for job in jobs)
     bases = [i for i, job in enumerate(jobs) if job.level == 0]
     rest = [i for i, job in enumerate(jobs) if job.level == 1]
-    assert [jobs[i].cfg.seed for i in bases] == [5] * (len(bases) // 2) + [4] * (len(bases) // 2)
+    assert [jobs[i].config.seed for i in bases] == [5] * (len(bases) // 2) + [4] * (len(bases) // 2)
     monkeypatch.setattr(
-        runner, "read_records", lambda: [record_of(jobs[i]) for i in (bases[1], rest[0])]
+        room, "read_records", lambda: [record_of(jobs[i]) for i in (bases[1], rest[0])]
     )
-    later = runs_of(words)
+    later = specs_of(words)
     assert [job.line for job in later] == [job.line for job in jobs]
     assert sweep_folder(later) == sweep_folder(jobs)
     assert [i for i, job in enumerate(later) if job.recorded] == [bases[0], rest[0]], (
@@ -98,6 +102,6 @@ def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, t
 
 def record_of(job):
     """Of its record, what says which run it is of."""
-    config, name = without_folders(identity_of(job.cfg)), " ".join(job.words)
-    facts = {"seed": job.cfg.seed, "run": name, "metrics": {}, "started": ""}
+    config, name = without_folders(identity_of(job.config)), " ".join(job.overrides)
+    facts = {"seed": job.config.seed, "run": name, "metrics": {}, "started": ""}
     return Record({"config": config, **facts})

@@ -1,0 +1,1 @@
+"""Sets of runs: what names them, and where they run: on this machine or on a cluster."""

@@ -1,0 +1,93 @@
+"""``tape-exp sweep | status | collect``: the runs that words name, and what has become of them."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tape_exp.experiments import status
+from tape_exp.settings.commands import command
+from tape_exp.training.logs import set_up_logging
+
+WORDS = "key=value,value … | artifact … scale= seed=0,1 key=value"
+
+
+@command
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; mistakes are one sentence and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return COMMANDS[words[0]](words[1:])
+
+
+def sweep(arguments: Sequence[str]) -> int:
+    """Submit the runs that are missing to SLURM, or run them here with ``--cores``."""
+    from tape_exp.experiments import execute, local, needs, slurm
+    from tape_exp.paper.requests import specs_of
+
+    parser = argparse.ArgumentParser(
+        "tape-exp sweep",
+        description="Submit runs to SLURM as one array; with --cores they run here.",
+    )
+    parser.add_argument("words", nargs="+", metavar=WORDS)
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    parser.add_argument("--cores", type=int, help="run them here, so many at a time")
+    parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
+    execute.add_cluster_options(parser)
+    options = parser.parse_intermixed_args(arguments)
+    specs = specs_of(options.words)
+    if options.cores:
+        set_up_logging()
+        missing = [spec for spec in needs.runnable(specs) if spec.anew or not spec.done]
+        return local.run(missing, options.cores, options.minutes).status()
+    needs.runnable(specs, all_of_them=True)
+    named = ["sweep", *options.words]
+    if options.dry_run:
+        script = slurm.batch_script(specs, named)
+        print(script, *(f"# {i}: {spec.line}" for i, spec in enumerate(specs)), sep="\n")
+        return 0
+    execute.submit(specs, options, named)
+    return 0
+
+
+def show_status(arguments: Sequence[str]) -> int:
+    """Print a line for each run of each sweep, and how many runs are in each state."""
+    parser = argparse.ArgumentParser("tape-exp status", description="The runs of a sweep.")
+    parser.add_argument("words", nargs="*", metavar="word", help="of one sweep; none: every sweep")
+    parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
+    options = parser.parse_intermixed_args(arguments)
+    if not options.words:
+        status.print_sweeps(options.runs)
+        return 0
+    from tape_exp.experiments import slurm
+    from tape_exp.paper.requests import specs_of  # imports Hydra
+
+    specs = specs_of(options.words)
+    status.print_sweep(specs, slurm.sweep_folder(specs))
+    return 0
+
+
+def collect_runs(arguments: Sequence[str]) -> int:
+    """Copy the records of finished runs to results/; status 1 where some are not finished."""
+    from tape_exp.experiments.collect import collect
+    from tape_exp.paper.requests import specs_of
+
+    parser = argparse.ArgumentParser(
+        "tape-exp collect",
+        description="Copy the records of finished runs to results/records. Nothing is trained.",
+    )
+    parser.add_argument("words", nargs="+", metavar=WORDS)
+    options = parser.parse_intermixed_args(arguments)
+    specs = specs_of(options.words)
+    recorded = sum(spec.recorded for spec in specs)
+    missing = collect(specs)
+    copied = len(specs) - recorded - len(missing)
+    for spec in missing:
+        print(f"not finished: {spec.title}")
+    print(f"{copied} collected, {recorded} recorded before, {len(missing)} not finished.")
+    return 1 if missing else 0
+
+
+COMMANDS = {"sweep": sweep, "status": show_status, "collect": collect_runs}
+
+if __name__ == "__main__":
+    sys.exit(main())

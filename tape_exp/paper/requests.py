@@ -1,0 +1,42 @@
+"""The runs that the words of a command name: ``fig_addition scale=smoke seed=0,1``, or a grid."""
+
+from collections.abc import Sequence
+
+from tape_exp.experiments import grid
+from tape_exp.experiments.needs import locate_all
+from tape_exp.experiments.run_spec import RunSpec
+from tape_exp.paper import runs
+from tape_exp.paper.artifact import Artifact, load, names
+from tape_exp.settings.errors import ConfigError
+
+
+def specs_of(words: Sequence[str]) -> list[RunSpec]:
+    """The runs of overrides with commas, or of artifacts, as ``tape-exp paper run`` takes them;
+    those that begin from others come later. Words for sbatch, ``slurm.mem=8G``, are left out.
+    """
+    words = grid.without_slurm(words)
+    if not any(word.isidentifier() for word in words):
+        return grid.specs_of(words)
+    specs = runs.specs_of(*requested(words), recorded=True)
+    locate_all(specs)
+    return sorted(specs, key=lambda spec: spec.level)
+
+
+def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
+    """The artifacts, scale, seeds and further overrides that the words of ``run`` ask for."""
+    scale, seeds, extra = grid.scale_and_seeds([word for word in words if "=" in word])
+    if wrong := [w for w in extra if w.startswith(("task=", "model=", "peft=", "debug"))]:
+        raise ConfigError(
+            f"{wrong[0]}: an artifact names its tasks and models itself, and shortened runs have "
+            "no record. `tape-exp paper compare` makes a table of any models on any task."
+        )
+    if not (chosen := [word for word in words if "=" not in word]):
+        raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
+    every = [load(name) for name in (names() if chosen == ["all"] else chosen)]
+    artifacts = [artifact for artifact in every if artifact.rows and scale in artifact.scales]
+    if chosen != ["all"] and (without := [a for a in every if a not in artifacts]):
+        command = without[0].run_command(next(iter(without[0].scales)))
+        raise ConfigError(
+            f"{without[0].name} has no runs at scale={scale}; `{command}` measures it."
+        )
+    return artifacts, scale, seeds, extra

@@ -1,0 +1,113 @@
+"""The runs of artifacts: those that have no record, each after the runs that it begins from."""
+
+import itertools
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from tape_exp.experiments.needs import with_bases
+from tape_exp.experiments.run_spec import RunSpec
+from tape_exp.paper.artifact import Artifact
+from tape_exp.paper.view import View, fill, label_of
+from tape_exp.results.query import where
+from tape_exp.results.record import Record
+from tape_exp.results.store import read_records
+from tape_exp.results.tables import Column
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError, did_you_mean, warn
+from tape_exp.settings.plugins import changed_sources
+
+log = logging.getLogger("tape_exp")
+
+
+def specs_of(
+    artifacts: Sequence[Artifact],
+    scale: str,
+    seeds: Sequence[int],
+    extra: Sequence[str] = (),  # overrides of every run
+    records: Sequence[Record] | None = None,
+    only: Sequence[str] = (),  # patterns of a shell, one of which a run's label fits
+    recorded: bool = False,  # whether runs that have a record are named too
+) -> list[RunSpec]:
+    """The runs of artifacts that have no record, or all with ``rerun=true``, each after its base;
+    every artifact gets a seed before the next seed. A run that several need is named once.
+    """
+    records = read_records() if records is None else records
+    views = [View(artifact, scale, records) for artifact in artifacts]
+    every = [(view, seed, run) for seed in seeds for view in views for run in runs_at(view, seed)]
+    check_patterns(only, [run.label for _, _, run in every])
+    specs: dict[str, RunSpec] = {}
+    shown: list[Record] = []
+    for view, seed, run in every:
+        if only and not any(fnmatchcase(run.label, pattern) for pattern in only):
+            continue
+        overrides = [*run.overrides, *extra]
+        known = view.of_words(tuple(overrides))
+        known = [record for record in known if record.seed == seed]
+        if where(overrides).get("rerun"):
+            known = []
+        shown += known
+        if known and not recorded:
+            continue
+        overrides.append(f"seed={seed}")
+        title = f"{view.artifact.name}: {run.label}, scale {scale}, seed {seed}"
+        spec = RunSpec(overrides, compose_config(overrides), title, recorded=bool(known))
+        spec.results = view.artifact.results
+        spec.metrics = run.metrics
+        with_bases(specs, spec)
+    if shown:
+        log.info("runs that are recorded: %d.", len(shown))
+        tell_other_sources(shown)
+    return [*specs.values()]
+
+
+def check_patterns(only: Sequence[str], labels: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` where a pattern fits no run."""
+    known = list(dict.fromkeys(labels))
+    for pattern in only:
+        if not any(fnmatchcase(label, pattern) for label in known):
+            raise ConfigError(
+                f"--only: '{pattern}'{did_you_mean(pattern, known)} It must fit the name of a run "
+                f"of these seeds: {', '.join(known[:50])}."
+            )
+
+
+def tell_other_sources(records: Sequence[Record]) -> None:
+    """Say so where the files of encodings or of the task have changed since their runs."""
+    files = {file for record in records for file in changed_sources(record.get("sources", {}))}
+    if files:
+        named = " and ".join(sorted(files))
+        warn(f"runs are recorded with another version of {named}; rerun=true runs them anew.")
+
+
+@dataclass
+class ArtifactRun:
+    """A run of an artifact, whatever its seed."""
+
+    label: str
+    overrides: Sequence[str]
+    metrics: dict[str, str] = field(default_factory=dict)  # as those of a spec
+
+
+def runs_at(view: View, seed: int) -> list[ArtifactRun]:
+    """Every run of an artifact at a seed, once."""
+    runs: dict[Sequence[str], ArtifactRun] = {}
+    columns: list[Column | None] = [column for column in view.columns if column.who == "ours"]
+    for row, column in itertools.product(view.rows, columns or [None]):
+        spec = column.spec if column else {}
+        if any(row.labels[name] not in labels for name, labels in spec.get("rows", {}).items()):
+            continue
+        seeds_of = spec.get("seeds_of")
+        further = seeds_of is None or row.labels[view.dimensions()[-1]] in seeds_of
+        beyond = seed >= row.seeds if row.seeds is not None else seed > 0 and not further
+        words = view.words(row, column)
+        if beyond:
+            continue
+        at = column.at.values() if column and spec.get("where") else ()
+        places = [str(place) for place in at if place is not None]
+        run = runs.setdefault(words, ArtifactRun(" ".join([label_of(row), *places]), words))
+        known = row.labels | (column.at if column else {})
+        if "metric" in spec and not {None, ""} & {*known.values()}:  # else records will tell
+            run.metrics[spec["metric"]] = fill(spec["metric"], known)
+    return [*runs.values()]
