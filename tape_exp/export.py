@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
 from tape_exp.models.llama import fingerprint, read_config
+from tape_exp.results.record import Record
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.starting_weights import base_of, chat_template, run_config
 from tape_exp.settings.commands import command
@@ -81,7 +82,9 @@ def with_results(head: str, loaded: Loaded) -> str:
         return head
     parameters = loaded.model.named_parameters()
     count = sum(weight.numel() for name, weight in parameters if "lora_" not in name)
-    return model_card(head, record, count, shlex.join(["tape-exp", "train", *record["words"]]))
+    return model_card(
+        head, record, count, shlex.join(["tape-exp", "train", *Record(record).overrides])
+    )
 
 
 def export_adapter(loaded: Loaded, folder: Path, base: str, name: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tape_exp.models.decoder import Decoder
+from tape_exp.results import legacy
 from tape_exp.results.query import PLACES
 from tape_exp.results.record import Record
 from tape_exp.results.store import known_records, read_records, records_of_runs, varying
@@ -174,14 +175,12 @@ def compare(*runs: Loaded | dict[str, Any]) -> "tuple[pandas.DataFrame, Image | 
 
 
 def _another_seed(record: Record, group: Sequence[Record]) -> bool:
-    """Whether a record is of the experiment of a group, with a seed that this has not. A key that
-    one of them lacks is newer than it.
-    """
-    one, other = flat(record["config"]), flat(group[0]["config"])
-    keys = {key for key in one.keys() & other.keys() if not key.startswith(("seed", *PLACES))}
-    return record["seed"] not in [each["seed"] for each in group] and all(
-        one[key] == other[key] for key in keys
-    )
+    """Whether a record is of the experiment of a group, with a seed that this has not."""
+    if record.seed in [other.seed for other in group]:
+        return False
+    if record.is_legacy or group[0].is_legacy:
+        return legacy.is_same(record, group[0])
+    return record.experiment.is_same(group[0].experiment)
 
 
 def plot(run: Loaded | dict[str, Any], text: str | Sequence[int] = "") -> "Image":

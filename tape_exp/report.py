@@ -105,7 +105,7 @@ def runs_table(records: Sequence[Record]) -> str:
         name = next((m for m in results if not m.startswith("val/")), results[0])
         what = [display_name(config["model"]["name"]), task_title(config["task"]), config["scale"]]
         seconds = f"{run.get('seconds', {}).get('training', 0):.0f}"
-        command = f"`tape-exp train {shlex.join(run.get('words', []))}`"
+        command = f"`tape-exp train {shlex.join(run.overrides)}`"
         result = [name, f"{metrics[name]:.4g}", seconds, commits([run]), command]
         rows.append([*what, run["seed"], *result])
     head = ["model", "task", "scale", "seed", "metric", "value", "seconds", "commit", "command"]

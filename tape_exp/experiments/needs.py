@@ -16,7 +16,6 @@ from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.naming import choice_of
 
 
 def key_of(spec: RunSpec) -> str:
@@ -70,13 +69,16 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
     shared = [word for word in words if not re.match(own, word)]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
     same = [word for word in words if re.match(r"\+?(model\.(?!scaling)|peft\.)", word)]
-    chosen = [f"model={choice_of('model', cfg.model)}", f"peft={cfg.peft.name}", *same, *shared]
+    named = [word for word in words if word.startswith("model=")]
+    model = named[-1] if named else f"model={cfg.model.name}"
+    chosen = [model, f"peft={cfg.peft.name}", *same, *shared]
     before = compose_config(chosen)
     if cfg.peft.name != "none" and before.checkpoint is None:
         # what is adapted was itself trained from nothing
-        chosen = [f"model={cfg.peft.base}", *shared]
+        model = f"model={cfg.peft.base}"
+        chosen = [model, *shared]
         before = compose_config(chosen)
-    return [*bases(before, shared), (chosen, before)]
+    return [*bases(before, [model, *shared]), (chosen, before)]
 
 
 def runnable(specs: Sequence[RunSpec], all_of_them: bool = False) -> list[RunSpec]:

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,8 @@ from tape_exp.results.store import (
     records_of_runs,
 )
 from tape_exp.runs.evaluation import check_metric, is_result
-from tape_exp.runs.identity import flat, identity_of, without_folders
-from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError, warn
+from tape_exp.settings.errors import warn
 from tape_exp.settings.naming import display_name, task_title
 
 
@@ -80,12 +77,10 @@ def view_of(
     view = View(artifact, next(iter(artifact.scales)), some)
     rows = []
     for row in view.rows:
-        cfg = compose_config(view.words(row))
-        with suppress(ConfigError):  # of a base that is not trained yet
-            if start := find(cfg):
-                cfg = apply_llama_config(cfg, start)
-        keys = flat(without_folders(identity_of(cfg)))
-        del keys["seed"]
+        compose_config(view.words(row))  # a mistake is told
+        experiment = view.experiment(view.words(row))
+        assert experiment is not None  # it composes
+        keys = dict(experiment.settings)
         if (precision := keys.pop("precision")) != "auto":
             keys["trainer.precision"] = precision
         rows.append(Row(row.labels, row.words, keys=keys))

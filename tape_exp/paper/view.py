@@ -4,15 +4,16 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from tape_exp.paper import special
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.captions import KNOWS_DIGITS, notes
-from tape_exp.results import statistics
+from tape_exp.results import legacy, statistics
 from tape_exp.results.derived import value_of
-from tape_exp.results.query import fits, has_further_settings, where
+from tape_exp.results.experiment import experiment_of
+from tape_exp.results.query import fits, where
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value, lead
 from tape_exp.results.store import commits
@@ -46,6 +47,7 @@ class View:
         for record in records:
             self._by_task.setdefault(record.settings["task"], []).append(record)
         self._cells: dict[tuple[str, ...], list[Record]] = {}
+        self.experiment = cache(experiment_of)
         self.common = [*artifact.overrides, *artifact.at.get(scale, [])]
 
     # ---- rows, columns and the runs of a cell ----
@@ -134,26 +136,36 @@ class View:
     ) -> list[Record]:
         """The newest record of each seed that these overrides made, and no further ones."""
         if words not in self._cells:
-            asked = where(words) | dict(keys or {})
-            every = [r for r in self.fitting(words, keys) if not has_further_settings(r, asked)]
-            newest = {run["seed"]: run for run in every}  # ordered by time
+            scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
+            overrides = [*words, *([] if scaled else [f"scale={self.scale}"])]
+            asked = where(overrides)
+            newest = {}
+            for run in self.of_task(words):  # by time
+                if run.is_legacy:
+                    same = legacy.is_of(run, asked, keys or {})
+                else:
+                    same = self.is_of(run, overrides)
+                if same:
+                    newest[run.seed] = run
             self._cells[words] = [newest[seed] for seed in sorted(newest)]
         return self._cells[words]
 
-    def fitting(self, words: Sequence[str], keys: Mapping[str, Any] | None = None) -> list[Record]:
-        """The records, by time, whose config has the values of overrides, and of keys those that it
-        has: others are newer than the record.
-        """
-        scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
-        asked, own = where([*words, *([] if scaled else [f"scale={self.scale}"])]), dict(keys or {})
+    def is_of(self, run: Record, overrides: Sequence[str]) -> bool:
+        """Whether a run is of the experiment that overrides name."""
+        experiment = self.experiment(tuple(overrides))
+        return experiment is not None and experiment.is_same(run.experiment)
+
+    def of_task(self, words: Sequence[str]) -> list[Record]:
+        """The records of the task that overrides name, by time; without one all records."""
+        asked = where(words)
         tasks = [asked["task"]] if "task" in asked else self._by_task
-        every = [record for task in tasks for record in self._by_task.get(task, [])]
-        return [
-            record
-            for record in every
-            if fits(known := record.settings, asked)
-            and all(known.get(key, value) == value for key, value in own.items())
-        ]
+        return [record for task in tasks for record in self._by_task.get(task, [])]
+
+    def fitting(self, words: Sequence[str]) -> list[Record]:
+        """The records, by time, whose config has the values of overrides."""
+        scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
+        asked = where([*words, *([] if scaled else [f"scale={self.scale}"])])
+        return [record for record in self.of_task(words) if fits(record.settings, asked)]
 
     @cached_property
     def all_runs(self) -> dict[str, list[Record]]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from tape_exp.results.record import Record
 from tape_exp.runs.identity import FOLDERS, flat
 
 # Keys of where a run is and how it is made, not what it computes.
@@ -42,15 +41,3 @@ def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
     """
     held = {k: v for k, v in asked.items() if k in keys or not k.startswith((*PLACES, "scale."))}
     return all(key in keys and keys[key] == value for key, value in held.items())
-
-
-def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
-    """Whether the words of a record set a key besides those asked for and those that say where
-    and how fast it ran: it is a run of another experiment.
-    """
-    known = {"scale", "seed", *asked}
-    words = where(record.overrides)
-    return any(
-        key not in known and (not key.startswith(PLACES) or key == "trainer.precision")
-        for key in words
-    )

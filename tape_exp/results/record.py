@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from tape_exp.results.derived import as_shown, derived
+from tape_exp.results.experiment import Experiment
 from tape_exp.runs.identity import flat
 
 GROUPS = ("model", "task", "peft")
@@ -38,7 +39,22 @@ class Record(dict[str, Any]):
     @property
     def overrides(self) -> list[str]:
         """``tape-exp train <overrides>`` is the run."""
-        return self.get("words", [])
+        return self.get("words", []) if self.is_legacy else self["overrides"]
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is older than its overrides: it has words that its config was turned into."""
+        return "overrides" not in self
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """What it computed, whatever its seed."""
+        return Experiment(self.config, self.overrides)
+
+    @property
+    def experiment_hash(self) -> str:
+        """Ten digits that the seeds of an experiment share."""
+        return self.experiment.hash
 
     @property
     def task(self) -> str:

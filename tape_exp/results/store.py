@@ -14,6 +14,7 @@ import numpy as np
 from filelock import FileLock
 
 from tape_exp.machine.files import open_atomically, parsed, read_jsonl, write_atomically
+from tape_exp.results.experiment import rounded
 from tape_exp.results.record import Record
 from tape_exp.runs.identity import flat
 from tape_exp.runs.record import PARTS
@@ -103,20 +104,6 @@ def add_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
 def dumped(record: Mapping[str, Any]) -> str:
     """A record as a line of its file."""
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-
-
-def rounded(part: Any, digits: int = 6) -> Any:
-    """A part of a record with so many significant digits, whole numbers without a point; metrics
-    keep 9, so that differences of them have the digits that tables show.
-    """
-    if isinstance(part, dict):
-        return {k: rounded(v, 9 if k == "metrics" else digits) for k, v in part.items()}
-    if isinstance(part, list):
-        return [rounded(inner, digits) for inner in part]
-    if not isinstance(part, float):
-        return part
-    number = float(f"{part:.{digits}g}")
-    return int(number) if number.is_integer() else number
 
 
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:

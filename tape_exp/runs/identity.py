@@ -1,10 +1,12 @@
 """Which run a config stands for: the part of it that decides what is computed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+from tape_exp.settings.redact import redact, redact_tree
 
 FOLDERS = ("path", "checkpoint", "init_from")  # last parts of keys that may name one
 
@@ -26,6 +28,11 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
     return identity | {"checkpoint": cfg.checkpoint} | ({"debug": debug} if debug else {})
 
 
+def recorded_config(cfg: DictConfig) -> dict[str, Any]:
+    """The identity as a record has it, which says nothing of the machine and has no secret."""
+    return without_folders(redact_tree(identity_of(cfg)))
+
+
 def without_folders(node: Any) -> Any:
     """A config for a record: each path is cut to its last name, to say nothing of the machine."""
     if not isinstance(node, dict):
@@ -41,3 +48,19 @@ def flat(node: Any, path: str = "") -> dict[str, Any]:
         return {path: node}
     inner = {f"{path}.{key}" if path else str(key): part for key, part in node.items()}
     return {k: v for key, part in inner.items() for k, v in flat(part, key).items()}
+
+
+def recorded_overrides(overrides: Iterable[str]) -> list[str]:
+    """What the user typed, as a record has it: without words of where the run is and reports, and
+    of a folder its last name.
+    """
+    kept = []
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        bare = key.lstrip("+~")
+        if bare.partition(".")[0] in ("hydra", "logger", "runs", "rerun", "cache"):
+            continue
+        if bare.endswith(FOLDERS):
+            value = value.rstrip("/'\"").rpartition("/")[2]
+        kept.append(redact(f"{key}{equals}{value}"))
+    return kept

@@ -136,9 +136,11 @@ def complete(cfg: DictConfig, words: Sequence[str]) -> None:
     # The others' keys are checked where their objects are built.
     values = {key: None if key in ("model", "task", "scale", "peft") else cfg[key] for key in cfg}
     validate(Config, OmegaConf.to_container(OmegaConf.create(values), resolve=True), "")
-    if cfg.checkpoint is not None and (asked := _asked(cfg, given)):
-        with open_dict(cfg):  # for what follows from the checkpoint, which may decide otherwise
-            cfg.asked = asked
+    with open_dict(cfg):
+        # What the user typed goes into the record; a dollar in it is no interpolation of ours.
+        cfg.overrides = [word.replace("${", r"\${") for word in words]
+        if cfg.checkpoint is not None and (asked := _asked(cfg, given)):
+            cfg.asked = asked  # for what follows from the checkpoint, which may decide otherwise
 
 
 def _asked(cfg: DictConfig, given: Iterable[str]) -> list[str]:
@@ -173,15 +175,6 @@ def spell_out(words: Sequence[str]) -> list[str]:
         layers = re.fullmatch(r"model=(\[.*\])", word)
         spelled += [f"model={UNNAMED}", f"model.layers={layers[1]}"] if layers else [word]
     return spelled
-
-
-def pattern_words(model: dict[str, Any]) -> list[Any]:
-    """The entries of a pattern as ``model=[…]`` has them: a name where it has its YAML's keys."""
-    names = names_in("model")
-    return [
-        one["name"] if one.get("name") in names and one == _entry(one["name"], "") else one
-        for one in model["layers"]
-    ]
 
 
 def _entry(one: Any, key: str) -> dict[str, Any]:

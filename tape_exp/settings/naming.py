@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from tape_exp.settings.plugins import names_in, yaml_of
+from tape_exp.settings.plugins import yaml_of
 
 MARKS = "†"  # that may follow a name
 # Names in tables that have no YAML: a model of the public code, and data sets.
@@ -63,16 +63,3 @@ def literal(value: Any) -> str:
         return "'" + re.sub(r"(\\+)$", r"\1\1", quoted) + "'"
     words = ("null", "true", "false", "nan", "inf")
     return value if isinstance(value, str) and value.lower() not in words else json.dumps(value)
-
-
-def choice_of(group: str, section: dict[str, Any]) -> str:
-    """What follows ``<group>=`` to choose a section: the longest YAML's name that begins its own,
-    ``scrolls`` for the task ``scrolls_qasper``, or a pattern of layers.
-    """
-    names, name = names_in(group), section["name"]
-    if "layers" in section and name not in names:
-        from tape_exp.settings.compose import pattern_words  # imports Hydra
-
-        return literal(pattern_words(section))
-    begins = (stem for stem in names if name == stem or name.startswith(f"{stem}_"))
-    return max(begins, key=len, default=name)

@@ -120,7 +120,8 @@ class Loaded:
                 )
         other = any(word.startswith("task=") for word in overrides)
         own = ("scale", "seed", "task.arch" if other else "task")
-        words = [word for word in self.record["words"] if word.startswith(own)]
+        typed = self.config.get("overrides") or self.record.get("words", [])
+        words = [word for word in typed if word.lstrip("+").startswith(own)]
         cfg = compose_config([*words, "model=rope", *overrides])
         if self.checkpoint is not None:
             cfg = apply_llama_config(cfg, self.checkpoint)

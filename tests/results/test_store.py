@@ -11,8 +11,6 @@ from tape_exp.results.store import (
     merged,
     read_records,
 )
-from tape_exp.runs.identity import identity_of
-from tape_exp.runs.record import words_of
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tests.paper.fakes import record, runs
@@ -67,25 +65,12 @@ def test_a_generated_set_of_scrolls_has_the_score_of_the_set():
     assert run.metrics["qmsum/score"] == 70.0
 
 
-def test_words_keep_a_key_that_the_yaml_lacks():
-    words = words_of(identity_of(compose_config(["model=rope", "+model.window=4"])))
-    assert "+model.window=4" in words
-
-
-def test_a_run_that_begins_from_its_tasks_base_is_asked_for_by_the_tasks_key():
-    """``checkpoint`` follows from it: a word of its own would make it another experiment."""
-    words = ["task=scrolls", "task.init_from=c4", "task.dataset=qmsum"]
-    config = identity_of(compose_config(words)) | {"scale": "smoke", "precision": "auto"}
-    assert "checkpoint=c4" not in words_of(config | {"checkpoint": "c4"})
-    assert "checkpoint=extend" in words_of(config | {"checkpoint": "extend"})
-
-
 @pytest.mark.long
 def test_the_words_of_a_record_compose_its_config():
     """Of one committed run of each task: what a page shows is what runs it again."""
     of_task = {run["config"]["task"]["name"]: run for run in read_records()}
     for run in of_task.values():
-        cfg = compose_config(run["words"])
+        cfg = compose_config(run.overrides)
         assert cfg.model.name == run["config"]["model"]["name"]
         assert cfg.task.name == run["config"]["task"]["name"]
         assert cfg.seed == run["seed"]

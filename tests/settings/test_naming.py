@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.settings import folders, naming
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.naming import choice_of, display_name, literal, task_title
+from tape_exp.settings.naming import display_name, literal, task_title
 from tape_exp.settings.plugins import names_in
 
 
@@ -44,12 +44,6 @@ def test_a_literal_is_what_hydra_reads_back(value):
     cfg = compose_config([f"+task.x={literal(value)}", f"+task.y={literal([value, {'a': value}])}"])
     read = OmegaConf.to_container(cfg.task, resolve=False)
     assert (read["x"], read["y"]) == (value, [value, {"a": value}])
-
-
-def test_the_choice_of_a_pattern_composes_it_again():
-    words = "model=[rope,{name:nope,window:8}]"
-    model = OmegaConf.to_container(compose_config([words]).model)
-    assert compose_config([f"model={choice_of('model', model)}"]).model == model
 
 
 def test_a_picture_of_the_battery_names_the_problem():

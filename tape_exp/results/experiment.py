@@ -1,0 +1,76 @@
+"""Which runs are of one experiment: those that differ in nothing but their seeds.
+
+This is decided here, by what the configs compute; :mod:`tape_exp.results.legacy` decides it for
+records that are older than their overrides.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tape_exp.machine.files import short_hash
+from tape_exp.results.query import where
+from tape_exp.runs.identity import flat, recorded_config
+from tape_exp.runs.starting_weights import apply_llama_config, find
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What runs compute, whatever their seed and wherever they ran."""
+
+    config: Mapping[str, Any]  # as a record has it
+    overrides: Sequence[str]  # that asked for it
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Every key but the seed, with six significant digits, which records keep."""
+        return flat(rounded({key: part for key, part in self.config.items() if key != "seed"}))
+
+    @cached_property
+    def hash(self) -> str:
+        """Ten digits that two experiments share if they have the same settings."""
+        return short_hash([json.dumps(self.settings, sort_keys=True)])[:10]
+
+    def is_same(self, other: "Experiment") -> bool:
+        """Whether the two have one hash, or one of them is older than keys that the other has."""
+        if self.hash == other.hash:
+            return True
+        return self.is_older_than(other) or other.is_older_than(self)
+
+    def is_older_than(self, other: "Experiment") -> bool:
+        """Whether the other has the same settings and further keys, none of which it asked for."""
+        if not self.settings.items() <= other.settings.items():
+            return False
+        further = other.settings.keys() - self.settings.keys()
+        return not further & where(other.overrides).keys()
+
+
+def experiment_of(overrides: Sequence[str]) -> Experiment | None:
+    """That of the runs of these overrides; None where they do not compose."""
+    try:
+        config = compose_config(overrides)
+    except ConfigError:
+        return None
+    with suppress(ConfigError):  # of a base that is not trained yet
+        if start := find(config):
+            config = apply_llama_config(config, start)
+    return Experiment(recorded_config(config), overrides)
+
+
+def rounded(part: Any, digits: int = 6) -> Any:
+    """A part of a record with so many significant digits, whole numbers without a point; metrics
+    keep 9, so that differences of them have the digits that tables show.
+    """
+    if isinstance(part, Mapping):
+        return {k: rounded(v, 9 if k == "metrics" else digits) for k, v in part.items()}
+    if isinstance(part, list | tuple):
+        return [rounded(inner, digits) for inner in part]
+    if not isinstance(part, float):
+        return part
+    number = float(f"{part:.{digits}g}")
+    return int(number) if number.is_integer() else number

@@ -1,0 +1,103 @@
+"""Which runs are of one experiment, and what a record keeps of the words that asked for it."""
+
+import pytest
+
+from tape_exp.results import legacy
+from tape_exp.results.experiment import Experiment, experiment_of
+from tape_exp.results.record import Record
+from tape_exp.runs.identity import recorded_config, recorded_overrides
+from tape_exp.settings.compose import compose_config
+from tests.paper.fakes import addition, record
+from tests.paper.fakes import view as view_of
+
+WORDS = ["model=rope", "task=arithmetic", "scale=smoke"]
+
+
+def made(*words: str, metric: float = 1.0) -> Record:
+    """The record of a run of these words, as it would be written today."""
+    cfg = compose_config([*WORDS, *words])
+    name = "-".join(words)
+    facts = {"run": f"rope-{name}", "seed": cfg.seed, "started": name, "precision": "32-true"}
+    facts |= {"metrics": {"test/exact_match": metric}, "git": {"commit": None, "dirty": False}}
+    overrides = recorded_overrides(cfg.overrides)
+    return Record({**facts, "config": recorded_config(cfg), "overrides": overrides})
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["seed=3"], True),
+        (["task.optim.lr=0.001"], True),  # as the task has it
+        (["trainer.devices=2", "logger=none", "runs=/elsewhere", "cache=/there"], True),
+        (["task.optim.lr=0.002"], False),
+        (["trainer.precision=bf16-mixed"], False),
+        (["+model.window=4"], False),
+        (["model=fire"], False),
+    ],
+)
+def test_an_experiment_is_what_is_computed_whatever_the_seed(words, same):
+    plain, other = experiment_of(WORDS), experiment_of([*WORDS, *words])
+    assert plain.is_same(other) is other.is_same(plain) is same
+    assert (plain.hash == other.hash) is same
+
+
+def test_the_hash_is_that_of_the_record_with_its_six_digits():
+    words = ["task.optim.lr=0.00123456789", "seed=2"]
+    experiment = experiment_of([*WORDS, *words])
+    assert made(*words).experiment_hash == experiment.hash
+    assert made("task.optim.lr=0.001234568").experiment_hash == experiment.hash
+
+
+def test_a_key_that_a_record_lacks_is_newer_unless_it_was_asked_for():
+    now = experiment_of(WORDS)
+    task = {key: part for key, part in now.config["task"].items() if key != "samples_per_cell"}
+    older = Experiment({**now.config, "task": task}, WORDS)
+    assert older.hash != now.hash
+    assert older.is_same(now)
+    assert now.is_same(older)
+    asked = experiment_of([*WORDS, "task.samples_per_cell=50"])
+    assert not older.is_same(asked), "its value then is not known"
+
+
+def test_cells_have_the_seeds_of_their_experiment_whatever_was_typed():
+    """Defaults that were typed out, and where a run was, make no other experiment; keys do."""
+    records = [
+        made("seed=0", metric=1.0),
+        made("task.optim.lr=0.001", "seed=1", "logger=none", metric=2.0),
+        made("task.optim.lr=0.002", "seed=2", metric=9.0),
+    ]
+    view = view_of(records)
+    (rope, *_) = view.rows
+    assert [run["metrics"]["test/exact_match"] for run in view.runs(rope)] == [1.0, 2.0]
+    faster = view_of(records, overrides=["task=arithmetic", "task.optim.lr=0.002"])
+    assert [run.seed for run in faster.runs(faster.rows[0])] == [2]
+
+
+def test_old_and_new_records_are_of_one_cell():
+    """What an older one was asked for is known by its words only."""
+    view = view_of([record("rope", 0, {"test/exact_match": 5.0}), made("seed=1")])
+    assert [run.seed for run in view.runs(view.rows[0])] == [0, 1]
+    assert legacy.is_same(record("rope", 0, {}), record("rope", 1, {}))
+    assert not legacy.is_same(record("rope", 0, {}), record("fire", 1, {}))
+
+
+def test_the_overrides_of_a_record_say_nothing_of_the_machine(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    typed = ["model=rope", "+task.note=hf_0123456789", "runs=/home/me/runs", "logger.mode=online"]
+    typed += ["cache=/big", "rerun=true", "checkpoint=/home/me/seed0-abc/", "trainer=gpu"]
+    typed += ["task.text.path=/data/mine", "hydra.verbose=true", "seed=1"]
+    assert recorded_overrides(typed) == [
+        "model=rope",
+        "+task.note=[hidden]",
+        "checkpoint=seed0-abc",
+        "trainer=gpu",
+        "task.text.path=mine",
+        "seed=1",
+    ]
+
+
+def test_what_does_not_compose_is_of_no_experiment():
+    assert experiment_of(["model=no_such_model"]) is None
+    artifact = addition(rows={"model": ["no_such_model"]})
+    view = view_of([made("seed=0")], rows=artifact.rows)
+    assert view.runs(view.rows[0]) == []
