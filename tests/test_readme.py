@@ -47,16 +47,18 @@ def commands(start: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line.startswith(start)))
 
 
-GRIDS = [*commands("tape-exp sweep"), *commands("tape-exp status")]
+GRIDS = [line for verb in ("sweep", "status", "collect") for line in commands(f"tape-exp {verb}")]
 TRAIN = [*commands("tape-exp train"), *commands("tape-exp plan"), *commands("tape-exp check")]
 TUNE = commands("tape-exp tune")
 PAPER = [*commands("tape-exp paper"), *commands("python -m tape_exp.paper")]
+PAPER += [line.replace("tape-exp", "tape-exp paper", 1) for line in commands("tape-exp compare")]
 
 
 def words_of(line: str) -> list[str]:
     """The words of a command after its name, without options and their values."""
     named = line.replace("python -m tape_exp.", "tape-exp ")
-    bare = re.sub(r" --(cap|cores|minutes|cfg) \S+| --?\w[\w-]*", "", named)
+    options = "cap|cores|minutes|cfg|metrics|tasks|rates|after"
+    bare = re.sub(rf" --({options}) \S+| --?\w[\w-]*", "", named)
     return shlex.split(bare, comments=True)[2:]
 
 
@@ -153,9 +155,9 @@ def test_commands_on_artifacts_name_runs(line, conf):
 @pytest.mark.slow
 def test_what_readme_prints_has_the_columns_of_its_command(tmp_path, monkeypatch, capsys):
     """The command with one model and step: the numbers are of another machine's longer training."""
-    (line,) = re.findall(r"^tape-exp paper compare .*$", README, re.MULTILINE)
+    (line,) = re.findall(r"^tape-exp compare .*$", README, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    words = line.replace("max_steps=400", "max_steps=1").replace("rope,alibi,", "").split()[2:]
+    words = line.replace("max_steps=400", "max_steps=1").replace("rope,alibi,", "").split()[1:]
     monkeypatch.setattr(local, "start", train_here)
     assert paper.main([*words, "task.samples_per_length=2", "trainer=cpu"]) == 0
     (shown,) = blocks("text")

@@ -42,7 +42,7 @@ def sweep(arguments: Sequence[str]) -> int:
     needs.runnable(specs, all_of_them=True)
     named = ["sweep", *options.words]
     if options.dry_run:
-        script = slurm.batch_script(specs, named)
+        script = slurm.batch_script(specs, named, slurm.sweep_folder(specs))
         print(script, *(f"# {i}: {spec.line}" for i, spec in enumerate(specs)), sep="\n")
         return 0
     execute.submit(specs, options, named)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.results.store import add_records
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 
 
@@ -26,7 +27,8 @@ def collect(specs: Sequence[RunSpec], into: Path | None = None) -> list[RunSpec]
         record = directory.record()
         directory.tell_other_sources(record)
         if spec.config.debug.name == "none":  # a shortened run has no place in a table
-            add_records(into or spec.results / "records", [record])
+            results = spec.results or folders.RESULTS
+            add_records(into or results / "records", [record])
     return missing
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.machine.files import write_atomically
-from tape_exp.settings import folders
 
 
 @dataclass(eq=False)
@@ -28,7 +27,7 @@ class RunSpec:
             run that is not finished.
         steps: its optimizer steps; None if it does not train.
         metrics: those of a table's columns, by the pattern that a column asks for.
-        results: the folder to whose ``records/`` its record is collected.
+        results: the folder to whose ``records/`` its record is collected; None: ``results/``.
     """
 
     overrides: list[str]
@@ -39,7 +38,7 @@ class RunSpec:
     folder: Path | None = None
     steps: int | None = None
     metrics: dict[str, str] = field(default_factory=dict)
-    results: Path = folders.RESULTS
+    results: Path | None = None
 
     def __post_init__(self) -> None:
         self.title = self.title or self.line

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def submit(
         The ids of the arrays.
     """
     sweep = sweep_folder(specs)
-    script = batch_script(specs, command)
+    script = batch_script(specs, command, sweep)
     sweep.mkdir(parents=True, exist_ok=True)
     with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
         (sweep / "logs").mkdir(exist_ok=True)
@@ -155,13 +156,35 @@ def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, 
     return {"nodes": str(nodes), "ntasks-per-node": str(per_node), **DEFAULTS, **options}
 
 
-def batch_script(specs: Sequence[RunSpec], command: Sequence[str]) -> str:
-    """The script of every task: options of sbatch, the line or lines of ``setup``, and the run.
+def submit_workers(count: int, spec: RunSpec, command: Sequence[str], folder: Path) -> str:
+    """Submit an array of workers that all do ``tape-exp <command>``; the id of the array.
+
+    Args:
+        count: of the workers.
+        spec: a run like theirs, whose devices they take.
+        command: ``["tune", "model=rope"]``, without ``--slurm``.
+        folder: of the script, the list of the workers and their logs.
+    """
+    module, *words = command
+    workers = [replace(spec, overrides=words) for _ in range(count)]
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    write_specs(workers, folder)
+    script = batch_script(workers, command, folder, f"tape_exp.{module}")
+    write_atomically(folder / "script.sh", script)
+    job = sbatch([f"--array=0-{count - 1}", str(folder / "script.sh")])
+    print(f"Submitted job {job}: {count} workers.\nLogs:   {folder}/logs\nCancel: scancel {job}")
+    return job
+
+
+def batch_script(
+    specs: Sequence[RunSpec], command: Sequence[str], sweep: Path, module: str = ""
+) -> str:
+    """The script of every task: options of sbatch, the line or lines of ``setup``, and the run, or
+    what else a module does.
 
     An option that is ``true`` is a flag; one that is ``false`` or has no value is left out.
     """
     options = sbatch_options(specs, command)
-    sweep = sweep_folder(specs)
     log = {"output": f"{sweep}/logs/%a.txt", "open-mode": "append"}
     fixed = {"job-name": f"tape_exp-{sweep.name}", "chdir": str(Path.cwd()), **log}
     flags = [
@@ -170,6 +193,8 @@ def batch_script(specs: Sequence[RunSpec], command: Sequence[str]) -> str:
         if option != "setup" and value not in ("false", "null", "")
     ]
     train = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
+    if module:
+        train = ["-m", module]
     setup = options.get("setup", [])
     lines = [setup] if isinstance(setup, str) else setup
     head = ["#!/bin/bash", f"# {shlex.join(['tape-exp', *command])}", *flags, "", *lines]

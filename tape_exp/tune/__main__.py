@@ -3,10 +3,14 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.settings.commands import command
+
+if TYPE_CHECKING:
+    from tape_exp.tune.search import Search
 
 FLAGS = ("space", "trials", "metric", "pruner")
 
@@ -20,10 +24,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     search = search_from(options)
     search.check()
+    if options.slurm:
+        submit(search, options)
+        return 0
     trials = Trials(search)
     in_time = work(trials, options.minutes)
     failed = trials.report()
     return int(failed) if in_time else REQUEUE
+
+
+def submit(search: "Search", options: argparse.Namespace) -> None:
+    """Submit workers to SLURM, each of which gives this command; the journal has their trials."""
+    from tape_exp.experiments import slurm
+    from tape_exp.experiments.run_spec import RunSpec
+
+    flags = {name: getattr(options, name) for name in (*FLAGS, "minutes")}
+    chosen = [f"--{name}={value}" for name, value in flags.items() if value]
+    config = search.config(search.models[0], {}, search.seeds[0])
+    command = ["tune", *options.words, *chosen]
+    slurm.submit_workers(options.slurm, RunSpec([], config), command, search.folder / "workers")
 
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
@@ -45,6 +64,8 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     pruner = "median or none (default: %(default)s)"
     parser.add_argument("--pruner", default="median", help=pruner)
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
+    workers = "submit so many workers to SLURM, with slurm.<option of sbatch>=value"
+    parser.add_argument("--slurm", type=int, metavar="WORKERS", help=workers)
     return parser.parse_intermixed_args(as_flags(arguments, FLAGS))
 
 

@@ -1,0 +1,151 @@
+"""Where runs are made is an option: the same words run here, are submitted, or are collected."""
+
+import shlex
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from tape_exp.bench import __main__ as bench
+from tape_exp.experiments import local, slurm
+from tape_exp.experiments.__main__ import main
+from tape_exp.experiments.execute import execute
+from tape_exp.experiments.run_spec import read_specs
+from tape_exp.paper import __main__ as paper
+from tape_exp.paper import compare
+from tape_exp.paper import runs as room
+from tape_exp.paper.artifact import load
+from tape_exp.paper.requests import specs_of
+from tape_exp.results.store import read_records
+from tape_exp.settings import folders
+from tape_exp.tune import __main__ as tune
+from tests.conftest import SMALL
+from tests.paper.fakes import train_here
+
+TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
+TINY += ["task.optim.max_steps=2", "logger=none", "trainer=cpu"]
+
+
+@pytest.fixture
+def cluster(monkeypatch, tmp_path):
+    """A SLURM that takes every job: the arguments that sbatch is given. Nothing runs here."""
+    calls = []
+
+    def sbatch(arguments):
+        calls.append(list(arguments))
+        return str(40 + len(calls))
+
+    monkeypatch.setattr(slurm, "queued", lambda name: {})
+    monkeypatch.setattr(slurm, "sbatch", sbatch)
+    monkeypatch.setattr(slurm, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(local, "start", None)
+    return calls
+
+
+def sweep_of(arguments: list[str]) -> Path:
+    """The folder of the sweep whose script sbatch was given."""
+    return Path(arguments[-1]).parent
+
+
+def test_a_comparison_is_submitted_with_each_of_its_values(cluster, tmp_path, capsys):
+    words = ["task=arithmetic", "model=rope,nope", "task.optim.lr=0.011,0.022", "seed=0,1"]
+    words += [f"runs={tmp_path}", "slurm.mem=7G"]
+    assert paper.main(["compare", *words, "--slurm", "--after", "17,18"]) == 0
+    (arguments,) = cluster
+    assert arguments[0] == "--array=0,1,2,3,4,5,6,7%64"
+    assert arguments[1] == "--dependency=afterany:17:18"
+    specs = read_specs(sweep_of(arguments))
+    chosen = {
+        tuple(word for word in spec.overrides if word.startswith(("model", "task.optim", "seed")))
+        for spec in specs
+    }
+    assert len(chosen) == 8
+    assert "#SBATCH --mem=7G" in (sweep_of(arguments) / "script.sh").read_text()
+    assert "tape-exp status --runs" in capsys.readouterr().out
+
+
+def test_values_of_other_keys_are_rows_of_a_comparison():
+    words = ["task=arithmetic", "model=rope", "task.optim.lr=0.001,0.002", "seeds=0,1"]
+    artifact, scale, seeds = compare.requested(words)
+    assert (scale, seeds) == ("smoke", [0, 1])
+    assert [*artifact.rows] == ["task.optim.lr", "model"]
+    assert artifact.overrides == ["task=arithmetic"]
+    specs = room.specs_of([artifact], scale, seeds, records=[])
+    assert [spec.config.task.optim.lr for spec in specs] == [0.001, 0.002] * 2
+
+
+def test_what_an_artifact_lacks_is_one_sweep_whatever_names_it(cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(room, "read_records", list)
+    words = ["fig_dp_layers", "seed=5", f"runs={tmp_path}"]
+    assert paper.main(["run", *words, "--slurm"]) == 0
+    assert main(["sweep", *words]) == 0
+    assert [arguments[0] for arguments in cluster] == ["--array=0%64", "--array=1%64"] * 2
+    assert len({sweep_of(arguments) for arguments in cluster}) == 1
+
+
+def test_a_bench_is_submitted_and_goes_on_with_the_same_command(cluster, tmp_path):
+    """Only the rates at the first seed are known before any has run."""
+    words = ["model=rope,nope", "seed=0,1", "--tasks", "copy,sort", "--rates", "0.001,0.003"]
+    words += [f"runs={tmp_path}/runs", "--out", str(tmp_path / "bench"), "--slurm"]
+    assert bench.main(words) == 0
+    (arguments,) = cluster
+    specs = read_specs(sweep_of(arguments))
+    assert len(specs) == 8
+    assert all("seed=0" in spec.overrides for spec in specs)
+
+
+def test_workers_of_a_search_give_its_command(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["rope", "model=nope", "task=arithmetic", "--space", "rates", "trials=3", "seed=4"]
+    assert tune.main([*words, "--slurm", "3", "slurm.time=60"]) == 0
+    (arguments,) = cluster
+    assert arguments[0] == "--array=0-2"
+    script = (sweep_of(arguments) / "script.sh").read_text()
+    assert "-m tape_exp.tune)" in script
+    assert "#SBATCH --time=60" in script
+    lines = (sweep_of(arguments) / "jobs.tsv").read_text().splitlines()
+    assert len(lines) == 3
+    given = tune.options_of(shlex.split(lines[0].partition("\t")[0]))
+    assert (given.space, given.trials, given.slurm) == ("rates", "3", None)
+    assert {"rope", "model=nope", "task=arithmetic", "seed=4"} <= {*given.words}
+
+
+@pytest.mark.slow
+def test_a_grid_runs_here_once_and_is_collected(tmp_path, monkeypatch, capsys):
+    """sweep trains and records nothing in results/; collect records and trains nothing."""
+    monkeypatch.setattr(folders, "RESULTS", tmp_path / "results")
+    words = ["task=arithmetic", "model=nope", "seed=0,1", *TINY, f"runs={tmp_path}/runs"]
+    assert main(["collect", *words]) == 1
+    assert "0 collected, 0 recorded before, 2 not finished." in capsys.readouterr().out
+    monkeypatch.setattr(local, "start", train_here)
+    assert main(["sweep", *words, "--cores", "2"]) == 0
+    assert all(spec.done for spec in specs_of(words))
+    assert not (tmp_path / "results").exists()
+    monkeypatch.setattr(local, "start", None)  # nothing runs again
+    assert main(["sweep", *words, "--cores", "2"]) == 0
+    assert main(["collect", *words]) == 0
+    assert "2 collected" in capsys.readouterr().out
+    seeds = [run.seed for run in read_records(tmp_path / "results" / "records")]
+    assert sorted(seeds) == [0, 1]
+
+
+@pytest.mark.slow
+def test_paper_run_collects_what_is_finished_before_anything_runs(tmp_path, monkeypatch):
+    """An artifact's run that train.py made is recorded, not made again."""
+    artifact = load("fig_addition")
+    extra = [*TINY, f"runs={tmp_path}/runs"]
+    specs = room.specs_of([artifact], "smoke", [0], extra, records=[])[:2]
+    train_here(specs[0], False)
+    began = []
+
+    def start(spec, quiet):
+        began.append(spec)
+        return train_here(spec, quiet)
+
+    monkeypatch.setattr(local, "start", start)
+    options = Namespace(slurm=False, cores=1, minutes=None)
+    outcome = execute(specs, options, ["paper", "run"], tmp_path / "records")
+    assert (outcome.left, outcome.failed) == (0, {})
+    assert began == [specs[1]]
+    models = {run.config["model"]["name"] for run in read_records(tmp_path / "records")}
+    assert models == {spec.config.model.name for spec in specs}
