@@ -83,9 +83,9 @@ FAMILIES: dict[str, Sequence[str]] = {
     "#0072b2": (
         *("rope", "xpos", "p_rope", "pope", "selective_rope", "repo", "grape", "rope_window"),
         *("rnope_swa", "ssmax", "rope_theta", "rope_linear", "rope_ntk", "rope_yarn"),
-        *("carope", "rerope"),
+        *("carope", "rerope", "rope_temperature"),
     ),
-    "#000000": ("nope", "sinusoidal", "learned", "base", "unigram"),
+    "#000000": ("nope", "sinusoidal", "learned", "base", "unigram", "nope_temperature"),
     "#269bb0": ("randpe", "abacus", "coupling", "rfs"),
     "#009e73": ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe", "bam"),
     "#d55e00": (
@@ -93,7 +93,7 @@ FAMILIES: dict[str, Sequence[str]] = {
         *("tape_fourier", "tape_public_addition", "tape_no_attention", "tape_no_feed_forward"),
         *("tape_neither", "tape_no_tensor", "tape_no_equivariance", "tape_i1", "tape_i2"),
         *("tape_i8", "tape_i16", "tape_separate", "tape_embeddings", "tape_constant", "tape_unit"),
-        *("tape_mlp", "tape_scale"),
+        *("tape_mlp", "tape_scale", "tape_unit_temperature", "tape_complex"),
     ),
     "#8f1d66": ("alibi", "grape_additive", "alibi_randpe"),
     "#8a4dff": ("path", "fox", "path_fox", "wall"),

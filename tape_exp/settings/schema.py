@@ -155,6 +155,8 @@ class AttentionConfig:
 
     - ``ssmax`` multiplies its logits by s · ln n, s learned per layer and head (Nakanishi,
       "Scalable-Softmax Is Superior for Attention", 2025),
+    - ``temperature`` multiplies its logits by a number that is learned per layer and head, and
+      begins at 1: an inverse temperature,
     - ``random_range`` draws the positions of each row, of all layers alike, from this multiple of
       the task's longest sequence: see :class:`~tape_exp.models.layers.RandomPositions`; with
       ``random_floats`` as :class:`~tape_exp.models.layers.RandomFloats`,
@@ -166,6 +168,7 @@ class AttentionConfig:
     window: Count | None = None  # tokens that a query sees, itself included; null: all
     sinks: Natural = 0  # the first tokens, which every query sees besides
     ssmax: bool = False
+    temperature: bool = False
     qk_norm: bool = False
     random_range: Annotated[float, Gt(1)] | None = None  # null: positions are 0 … T - 1
     random_floats: bool = False

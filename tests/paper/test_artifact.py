@@ -177,6 +177,7 @@ def test_addition_by_the_digits_of_the_longer_operand():
     metrics = metrics_of(run)
     assert metrics["digits/exact_match@100"] == 100
     assert metrics["digits/exact_match@200"] == pytest.approx(140 / 3)
+    assert metrics["next/exact_match"] == metrics["digits/exact_match@200"]
 
 
 def test_extra_length_is_that_of_runs_that_learned():
