@@ -31,6 +31,7 @@ from tape_exp.settings.naming import display_name, task_title
 from tape_exp.tasks.base import FINGERPRINT, Task
 from tape_exp.training import from_config
 from tape_exp.training.callbacks import StepReport
+from tape_exp.training.cautions import cautions
 from tape_exp.training.faults import ProcessWatch, explained
 from tape_exp.training.logs import logs_of_run, set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError
@@ -135,6 +136,8 @@ def train_and_evaluate(
     if run.decoder.adaptation and task.trains:
         trained = sum(p.numel() for _, p in peft.trained(run.decoder))
         log.info("  %s of them are trained", f"{trained:,}")
+    for sentence in cautions(cfg, task, run.decoder, start):
+        log.warning("%s", sentence)
     attention.CHOICES.clear()
     partial = run.decoder.adaptation is not None and run.decoder.adaptation.partial
     base = base_of(start) if start and partial else None
