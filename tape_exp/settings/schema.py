@@ -125,15 +125,20 @@ class Arch:
     def __post_init__(self) -> None:
         if self.heads % self.key_heads:
             raise ConfigError(
-                f"task.arch.kv_heads={self.kv_heads} does not divide task.arch.heads={self.heads}."
+                f"task.arch.kv_heads={self.kv_heads} does not divide task.arch.heads={self.heads}; "
+                f"task.arch.kv_heads={divisor(self.heads, self.key_heads)} would do."
             )
+        width = multiple(2 * self.heads, self.width)  # of which each head has an even part
         if self.head_size is None and self.width % self.heads:
             raise ConfigError(
-                f"task.arch.heads={self.heads} does not divide task.arch.width={self.width}."
+                f"task.arch.heads={self.heads} does not divide task.arch.width={self.width}; "
+                f"task.arch.width={width} would do."
             )
         if self.head_dim % 2:
+            key = f"width={width}" if self.head_size is None else f"head_size={self.head_dim + 1}"
             raise ConfigError(
-                f"task.arch.head_size, or width / heads, is {self.head_dim} and must be even."
+                f"task.arch.head_size, or width / heads, is {self.head_dim} and must be even; "
+                f"task.arch.{key} would do."
             )
 
     @property
@@ -191,8 +196,24 @@ class Optim:
     position_lr: Positive = 1.0
 
     def __post_init__(self) -> None:
+        if self.warmup > 1:
+            raise ConfigError(
+                f"task.optim.warmup={self.warmup} is a fraction of the run, at most 1; "
+                "task.optim.warmup=0.02 would do."
+            )
         if self.warmup + self.decay > 1 + 1e-9:
+            decay = 1 - self.warmup
             raise ConfigError(
                 f"task.optim.warmup={self.warmup} and task.optim.decay={self.decay} are fractions "
-                "of the run, and sum to more than 1."
+                f"of the run, and sum to more than 1; task.optim.decay={decay:g} would do."
             )
+
+
+def divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most ``most``: 4 of 12 and 5."""
+    return max(d for d in range(1, most + 1) if number % d == 0)
+
+
+def multiple(of: int, least: int) -> int:
+    """The smallest multiple of a number that is at least ``least``: 12 of 3 and 10."""
+    return -(-least // of) * of

@@ -30,6 +30,7 @@ from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.starting_weights import base_of, edited_since, title
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import divisor, multiple
 from tape_exp.tasks.base import Surroundings, Task
 from tape_exp.tasks.text import TextTask
 
@@ -109,11 +110,17 @@ def micro_batches(cfg: DictConfig, task: Task) -> int:
         return 1
     devices, batch = cfg.trainer.devices * cfg.trainer.nodes, task.optim.batch
     if batch % devices:
-        raise ConfigError(f"task.optim.batch={batch} cannot be shared by {devices} devices.")
+        raise ConfigError(
+            f"task.optim.batch={batch} cannot be shared by {devices} devices; "
+            f"task.optim.batch={multiple(devices, batch)} could."
+        )
     rows = batch // devices
     micro = min(cfg.trainer.micro_batch or rows, rows)
     if rows % micro:
-        raise ConfigError(f"trainer.micro_batch={micro} does not divide a device's {rows} rows.")
+        raise ConfigError(
+            f"trainer.micro_batch={micro} does not divide a device's {rows} rows; "
+            f"trainer.micro_batch={divisor(rows, micro)} does."
+        )
     return rows // micro
 
 
@@ -145,11 +152,14 @@ def require_devices(cfg: DictConfig) -> None:
     """
     present = torch.accelerator.device_count()
     if cfg.accelerator == "gpu" and present < cfg.devices:
-        raise ConfigError(f"trainer.devices={cfg.devices}, but {present} GPUs; use trainer=cpu.")
+        remedy = f"set trainer.devices={present}" if present else "use trainer=cpu"
+        gpus = "1 GPU" if present == 1 else f"{present or 'no'} GPUs"
+        raise ConfigError(f"trainer.devices={cfg.devices}, but this machine has {gpus}; {remedy}.")
     if cfg.nodes > 1 and not this_process().launcher and "MASTER_ADDR" not in os.environ:
         raise ConfigError(
             f"trainer.nodes={cfg.nodes} waits for processes that this command does not start: use "
-            "tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK."
+            f"tape-exp sweep, srun or torchrun --nnodes={cfg.nodes}, or set MASTER_ADDR, "
+            "MASTER_PORT and NODE_RANK on each node."
         )
 
 
