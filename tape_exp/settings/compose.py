@@ -32,7 +32,14 @@ from tape_exp.settings import folders
 from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError, choose, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
-from tape_exp.settings.schema import GROUPS, Arch, AttentionConfig, Config, Optim
+from tape_exp.settings.schema import (
+    GROUPS,
+    Arch,
+    AttentionConfig,
+    Config,
+    LoggerConfig,
+    Optim,
+)
 
 UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
 # Ends of our keys, and what transformers' Trainer, lm-eval and others call them.
@@ -141,7 +148,10 @@ def complete(cfg: DictConfig, words: Sequence[str]) -> None:
                 f"{group}.name=mine_2."
             )
     # The others' keys are checked where their objects are built.
-    values = {key: None if key in ("model", "task", "scale", "peft") else cfg[key] for key in cfg}
+    others: dict[str, Any] = {"model": None, "task": None, "scale": None, "peft": None}
+    if "_target_" in cfg.logger:
+        others["logger"] = asdict(LoggerConfig())
+    values = {key: others[key] if key in others else cfg[key] for key in cfg}
     validate(Config, OmegaConf.to_container(OmegaConf.create(values), resolve=True), "")
     if cfg.checkpoint is not None and (asked := _asked(cfg, given)):
         with open_dict(cfg):  # for what follows from the checkpoint, which may decide otherwise

@@ -48,6 +48,8 @@ class TrainerConfig:
     # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
     frozen_bf16: bool = False
     attention: Literal["auto", "explicit", "sdpa", "flex", "flash"] = "auto"
+    # Lightning's, into profile/ of the run's folder
+    profiler: Literal["simple", "advanced", "pytorch"] | None = None
     timeout: Count = 600  # seconds that processes wait for one another before the run ends
     log_every: Count = 10  # optimizer steps
     validate_every: Count = 250  # optimizer steps
@@ -58,7 +60,8 @@ class TrainerConfig:
 class LoggerConfig:
     """Where metrics go besides ``metrics.jsonl``; conf/logger/wandb.yaml says what null stands for.
 
-    ``auto`` is W&B where a machine has a login, or another of these keys is set, else nothing.
+    ``auto`` is W&B where a machine has a login, or another of these keys is set, else nothing. A
+    YAML with a ``_target_`` has the keys of that logger's constructor instead.
     """
 
     name: Literal["auto", "wandb", "none"] = "auto"

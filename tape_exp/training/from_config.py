@@ -17,6 +17,12 @@ from lightning.fabric.plugins.environments import (
     SLURMEnvironment,
     TorchElasticEnvironment,
 )
+from lightning.pytorch.profilers import (
+    AdvancedProfiler,
+    Profiler,
+    PyTorchProfiler,
+    SimpleProfiler,
+)
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from omegaconf import DictConfig, OmegaConf
 
@@ -163,6 +169,22 @@ def require_devices(cfg: DictConfig) -> None:
         )
 
 
+def make_profiler(name: str | None, folder: Path) -> Profiler | None:
+    """Lightning's profiler of this name, which writes to ``profile/`` of the run's folder.
+
+    ``pytorch`` looks at the third to the fifth step of training and of a validation, both of which
+    are in its table.
+    """
+    place: dict[str, Any] = {"dirpath": folder / "profile", "filename": name}
+    if name == "simple":
+        return SimpleProfiler(**place)
+    if name == "advanced":
+        return AdvancedProfiler(**place)
+    if name == "pytorch":
+        return PyTorchProfiler(**place, acc_events=True)  # else only the last cycle is in the table
+    return None
+
+
 def make_trainer(
     cfg: DictConfig,
     task: Task,
@@ -204,6 +226,7 @@ def make_trainer(
             precision=precision(cfg.precision, cfg.accelerator),  # type: ignore[arg-type]
             logger=False,
             callbacks=callbacks,
+            profiler=make_profiler(cfg.profiler, folder),
             default_root_dir=folder,
             plugins=[SafeCheckpointIO(), surroundings],
             max_epochs=-1,
