@@ -77,7 +77,7 @@ def test_ranks_follow_the_key_of_a_column_and_not_its_heading(records):
     fewer[parity] = {**fewer[parity], "rank": None}
     assert ranks(fewer) != expected
     none = {name: {**spec, "rank": None} for name, spec in fewer.items()}
-    with pytest.raises(ConfigError, match="tab_encodings.yaml: finish: ranked needs rank: lower"):
+    with pytest.raises(ConfigError, match=r"tab_encodings\.yaml: finish: ranked needs rank: lower"):
         ranks(none)
     with pytest.raises(ConfigError, match="needs rank: lower or rank: higher"):
         ranks({**fewer, parity: {**fewer[parity], "rank": "best"}})
