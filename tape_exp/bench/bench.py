@@ -18,20 +18,34 @@ OUT = folders.RESULTS / "bench"
 UNMEASURED = ("logger", "runs=", "rerun=", "cache=")  # words that change nothing that is measured
 
 
+def models_of(given: Sequence[str]) -> list[str]:
+    """The models of a command's words, ``rope tape`` or ``model=rope,tape``."""
+    models: list[str] = []
+    for word in given:
+        key, equals, value = word.partition("=")
+        if not equals:
+            models.append(word)
+        elif key == "model":
+            models += value.split(",")
+    return models
+
+
 class Bench:
     """What a command asks for: ``[model …] [tasks=] [scale=] [seeds=] [rates=] [key=value …]``."""
 
     def __init__(self, given: Sequence[str], out: Path) -> None:
-        self.models = list(dict.fromkeys(word for word in given if "=" not in word))
-        self.scale, self.seeds, rest = words.settings_of([word for word in given if "=" in word])
+        self.models = list(dict.fromkeys(models_of(given)))
+        keys = [word for word in given if "=" in word and not word.startswith("model=")]
+        self.scale, self.seeds, rest = words.settings_of(keys)
         for model in self.models:
             one_of("model", model, names_in("model"))
         options, self.overrides = words.split_words(rest, ("tasks", "rates"))
         fixed = ("task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
         if wrong := [word for word in self.overrides if word.lstrip("+~").startswith(fixed)]:
             raise ConfigError(
-                f"{wrong[0]} is no word of a bench: models are given by name, tasks as "
-                "tasks=reverse,sort and learning rates as rates=0.001,0.003."
+                f"{wrong[0]} is no word of a bench: models are given by name or as "
+                "model=rope,tape, tasks as tasks=reverse,sort and learning rates as "
+                "rates=0.001,0.003."
             )
         changes = [word for word in self.overrides if not word.startswith(UNMEASURED)]
         if changes and out.resolve() == OUT.resolve():

@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--dry-run", action="store_true", help="list the missing runs")
     side = commands.add_parser("compare", help="a table and figures of any models on any task")
     side.add_argument("words", nargs="+", metavar=KEYS)
-    side.add_argument("--name", default="", help="of its files (default: compare_<task>)")
+    named = "of its files (default: compare_<task>, of a second one compare_<task>_2)"
+    side.add_argument("--name", default="", help=named)
     kept = "keep records, table and figures in results/ (default: <runs>/.compare)"
     side.add_argument("--record", action="store_true", help=kept)
     for one in (run, side):
@@ -90,13 +91,14 @@ def compare_models(options: argparse.Namespace) -> int:
     runs = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
     own = Path(*runs or ["runs"]).expanduser()
     into = folders.RESULTS if options.record else own / ".compare"
+    artifact.name = compare.free_name(artifact, into, options.name)
     status, view = 0, compare.view_of(artifact, compare.recorded(own, into), seeds)
     compare.check_columns(view)
     jobs = runner.jobs_of([artifact], scale, seeds, records=flat_list(view.all_runs.values()))
     if jobs:
         runner.runnable(jobs, all_of_them=True)
         status = runner.work(jobs, options.cores, options.minutes, into / "records").status()
-        artifact, *_ = compare.requested(options.words, options.name)
+        artifact, *_ = compare.requested(options.words, artifact.name)
         view = compare.view_of(artifact, compare.recorded(own, into), seeds)
     if options.record:
         committed = {run["run"] for run in read_records()}
