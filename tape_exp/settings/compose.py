@@ -65,6 +65,7 @@ FOREIGN = {
 }
 # Sections with keys that YAMLs may leave out.
 OPTIONAL: dict[str, Any] = {"model": AttentionConfig, "task.optim": Optim, "task.arch": Arch}
+LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")  # of Hydra's plugins
 USER_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
@@ -79,6 +80,8 @@ class PackageConfigs(SearchPathPlugin):
 
 ConfigStore.instance().store(name="schema", node=asdict(Config()))  # the keys and their defaults
 Plugins.instance().register(PackageConfigs)
+# A script of launch/, as conf/hydra/launcher/slurm.yaml names it.
+OmegaConf.register_new_resolver("launch_file", lambda name: str(folders.ROOT / "launch" / name))
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -221,8 +224,10 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     text, key = " ".join(str(error).split()), str(getattr(error, "full_key", None) or "")
     if isinstance(error, ConfigError):
         return text
-    if match := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
+    if match := re.search(r"Could not (?:find|load) '([^']+)/([^'/]+)'", text):
         group, choice = match.groups()
+        if group == "hydra/launcher" and choice in LAUNCHERS:
+            return f"hydra/launcher={choice} is a plugin: pip install 'tape_exp[launchers]'."
         options = list(getattr(error, "options", None) or names_in(group))
         place = f"scale={choice} for task={group[6:]}" if group.startswith("scale/") else ""
         return choose(place or f"{group}={choice}", choice, options)
