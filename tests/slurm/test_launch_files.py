@@ -14,9 +14,11 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tests.slurm.cluster import ask, wait_for
-from tests.slurm.test_slurm import FIXED, curve, idle, place, pytestmark, reached, slurm, train
+from tests.slurm.test_slurm import FIXED, curve, idle, place, reached, slurm, train
+from tests.slurm.test_slurm import pytestmark as of_slurm
 
-__all__ = ["pytestmark", "slurm"]
+__all__ = ["slurm"]
+pytestmark = [*of_slurm, pytest.mark.timeout(1800)]
 
 LAUNCH = ROOT / "launch"
 BRIEF = [word for word in FIXED if "max_steps" not in word] + ["task.optim.max_steps=5"]
@@ -43,7 +45,7 @@ def submit(there: tuple[Path, dict[str, str]], *words: str) -> str:
     return re.findall(r"Submitted job (\d+)", done.stdout)[0]
 
 
-def end(there: tuple[Path, dict[str, str]], seconds: int = 200) -> None:
+def end(there: tuple[Path, dict[str, str]], seconds: int = 600) -> None:
     folder, environment = there
     wait_for(lambda: idle(environment), seconds, folder)
 
@@ -67,7 +69,7 @@ def test_one_run_is_preempted_and_resumes(there, tmp_path):
     (tmp_path / "launch" / "cluster.yaml").write_text("time: 10\nsetup: export SAID=by_setup\n")
     job = submit(there, "launch/run.sbatch", "model=rope", *FIXED, f"runs={tmp_path}")
     run = place(tmp_path, "rope", 0)
-    wait_for(lambda: reached(run, 40), 200, tmp_path)
+    wait_for(lambda: reached(run, 40), 600, tmp_path)
     subprocess.run(["scancel", "--signal=USR1", job], env=there[1], check=True)
     end(there)
     assert (run / "DONE").exists(), (tmp_path / f"run-{job}.txt").read_text()
@@ -79,7 +81,7 @@ def test_one_run_is_preempted_and_resumes(there, tmp_path):
 def test_a_cancelled_run_is_not_requeued(there, tmp_path):
     job = submit(there, "launch/run.sbatch", "model=rope", *FIXED, f"runs={tmp_path}")
     run = place(tmp_path, "rope", 0)
-    wait_for(lambda: reached(run, 40), 200, tmp_path)
+    wait_for(lambda: reached(run, 40), 600, tmp_path)
     subprocess.run(["scancel", job], env=there[1], check=True)
     end(there)
     assert state(there[1], job) == "CANCELLED"
@@ -130,11 +132,11 @@ def test_hydras_jobs_are_requeued_and_a_failed_one_costs_no_other(slurm, tmp_pat
     sweep = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     cfg = compose_config(["model=rope", *FIXED, "task.optim.lr=1e-3", f"runs={tmp_path}"])
     run = RunDirectory(cfg).path
-    wait_for(lambda: reached(run, 40), 200, tmp_path)
+    wait_for(lambda: reached(run, 40), 600, tmp_path)
     tasks = ask(slurm, "squeue", "--noheader", "--format=%i", "--state=RUNNING").split()
     for task in tasks:
         subprocess.run(["scancel", "--signal=USR1", task], env=slurm, check=True)
-    assert sweep.wait(300) == 1
+    assert sweep.wait(600) == 1
     assert "Error executing job with overrides" in sweep.stderr.read()
     assert (run / "DONE").exists()
     assert "Resuming from step" in (run / "log.txt").read_text()
