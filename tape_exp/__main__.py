@@ -10,7 +10,9 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 COMMANDS = {  # the module that a command runs, and what it does
     "train": ("tape_exp.training", "train and evaluate a run, or with -m a local sweep"),
     "plan": ("tape_exp.training", "estimate time and memory of a run, and run nothing"),
+    "data": ("tape_exp.prepare", "tokenise what a run reads, and run nothing"),
     "sweep": ("tape_exp.launch.sweep", "submit a grid of runs to SLURM"),
+    "submit": ("tape_exp.launch.submit", "submit one job, a file of launch/, to SLURM"),
     "status": ("tape_exp.launch.status", "show the state of each run of a sweep"),
     "paper": ("tape_exp.paper", "the tables and figures: list, run, compare, render, cost"),
     "bench": ("tape_exp.bench", "rank encodings on the battery of small problems"),

@@ -13,51 +13,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from filelock import FileLock
 
-from tape_exp.launch import slurm
+from tape_exp.launch import settings, slurm
 from tape_exp.launch.grid import runs_of, sweep_folder
 from tape_exp.launch.slurm import SweepRun, write_runs
+from tape_exp.launch.snapshot import snapshot
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import HERE, INSTALLED, ROOT
+from tape_exp.settings.folders import INSTALLED, ROOT
 from tape_exp.training.from_config import blank_parts
 
-CLUSTER = HERE / "conf" / "local" / "cluster.yaml"
 LOCK_SECONDS = 60.0
 # SLURM sends USR1 two minutes before the end of the time: the run saves and ends with status 85.
 DEFAULTS = {"time": "240", "cpus-per-task": "2", "signal": "USR1@120", "requeue": "true"}
-TASK = """
-# Each task of the array is one run, a line of jobs.tsv. srun starts a process for each device, and
-# forwards signals to all of them.
-line=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" "$sweep/jobs.tsv" | cut -f 1)
-eval "words=($line)"
-job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-echo "== job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): $line"
-export PYTHONUNBUFFERED=1  # the log can be followed
-export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SRUN_CPUS_PER_TASK}
-insist() {  # SLURM's controller may not answer at once, least of all when it preempts many jobs
-    for pause in 1 2 4 8 0; do
-        "$@" && return 0
-        sleep $pause
-    done
-    return 1
-}
-status=0
-srun --kill-on-bad-exit=1 "${train[@]}" "${words[@]}" || status=$?
-# 85: the run was told to stop, and has saved. A job that scancel ends is no longer RUNNING; one of
-# which SLURM says nothing is requeued.
-if [ $status -eq 85 ]; then
-    state=$(insist squeue --noheader --format=%T --jobs=$job) || state=RUNNING
-    if [ "$state" = RUNNING ]; then
-        insist scontrol requeue $job || echo "error: $job cannot be requeued; submit it again."
-    fi
-fi
-exit $status
-"""
+UNITS = {"time": "minutes", "cpus-per-task": "CPUs for each process"}
 
 
 @command
@@ -66,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("tape-exp sweep", description="Submit a grid to SLURM.")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     parser.add_argument("--cap", type=int, default=64, help="runs at once (default: %(default)s)")
+    parser.add_argument("--after", help="wait for the ends of these jobs, whose ids are 41:42")
+    parser.add_argument("--dirty", action="store_true", help="run no copy of the last commit")
     words_help = "key=value,value; or artifacts, scale=, seeds=; and slurm.<option of sbatch>=value"
     parser.add_argument("words", nargs="+", metavar="word", help=words_help)
     args = parser.parse_intermixed_args(arguments)
@@ -74,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not job.recorded:
             blank_parts(job.cfg)
     sweep = sweep_folder(jobs)
-    script = batch_script(sbatch_options(jobs, args.words), sweep, args.words)
+    options = sbatch_options(jobs, args.words)
+    code = ROOT if args.dirty or args.dry_run else snapshot(sweep.parent / "code")
+    script = batch_script(options, sweep, args.words, code)
     if args.dry_run:
         print(script, *(f"# {i}: {job.line}" for i, job in enumerate(jobs)), sep="\n")
         return 0
@@ -83,16 +58,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (sweep / "logs").mkdir(exist_ok=True)
         write_runs(jobs, sweep)
         write_atomically(sweep / "script.sh", script)
-        ids = submit(jobs, sweep, args.cap)
+        ids = submit(jobs, sweep, args.cap, args.after.split(":") if args.after else [])
     if ids:
+        print_defaults(options)
         status = shlex.join(["tape-exp", "status", *args.words])
         print(f"Watch:  watch -n 30 {shlex.quote(status)}\nLogs:   {sweep}/logs")
         print("Cancel: scancel", *ids)
     return 0
 
 
-def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int) -> list[str]:
-    """Submit the runs that are neither finished nor in the queue, an array for each level.
+def print_defaults(options: dict[str, Any]) -> None:
+    """Say which limits of a run nobody has chosen."""
+    unset = [key for key in UNITS if options[key] == DEFAULTS[key]]
+    if unset:
+        limits = " and ".join(f"{options[key]} {UNITS[key]}" for key in unset)
+        names = " and ".join(f"slurm.{key}=" for key in unset)
+        print(f"Each run has {limits}; {names} or {settings.CLUSTER} changes that.")
+
+
+def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int, after: Sequence[str] = ()) -> list[str]:
+    """Submit the runs that are neither finished nor in the queue, an array for each level, when
+    the jobs ``after`` have ended.
 
     Returns:
         The ids of the arrays. One begins when those of the lower levels have ended (``afterany``:
@@ -113,7 +99,7 @@ def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int) -> list[str]:
         before = {array for i, (_, array) in queue.items() if jobs[i].level < level}
         tasks = ",".join(str(i) for i in todo if jobs[i].level == level)
         options = [f"--array={tasks}%{cap}"]
-        if needed := sorted(before) + ids[-1:]:
+        if needed := [*after, *sorted(before), *ids[-1:]]:
             options.append(f"--dependency=afterany:{':'.join(needed)}")
         ids.append(slurm.sbatch([*options, str(sweep / "script.sh")]))
         print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
@@ -121,22 +107,18 @@ def submit(jobs: Sequence[SweepRun], sweep: Path, cap: int) -> list[str]:
 
 
 def sbatch_options(jobs: Sequence[SweepRun], words: Sequence[str]) -> dict[str, Any]:
-    """The options of sbatch, and ``setup``: what the devices take, then conf/local/cluster.yaml,
+    """The options of sbatch, and ``setup``: what the devices take, then launch/cluster.yaml,
     then ``slurm.<option>=<value>`` among the words.
     """
     devices = {(job.cfg.trainer.nodes, job.cfg.trainer.devices) for job in jobs}
     if len(devices) > 1:
         raise ConfigError("runs of one sweep need equal trainer.nodes and trainer.devices.")
     nodes, per_node = devices.pop()
-    text = CLUSTER.read_text(encoding="utf-8") if CLUSTER.exists() else ""
-    chosen = yaml.load(text, yaml.BaseLoader) or {}  # all values are text: 24:00:00 is no number
-    if not isinstance(chosen, dict):
-        raise ConfigError(f"{CLUSTER} must hold <option>: <value>; see conf/local/example.yaml.")
+    options = settings.cluster_settings()
     for word in words:
         if word.startswith("slurm."):
             option, _, value = word.removeprefix("slurm.").partition("=")
-            chosen[option] = value
-    options = {option.replace("_", "-"): value for option, value in chosen.items()}
+            options[option.replace("_", "-")] = [value] if option == "setup" else value
     on_gpus = any(
         job.cfg.trainer.accelerator == "gpu"
         or (job.cfg.trainer.accelerator == "auto" and job.cfg.trainer.strategy != "auto")
@@ -147,25 +129,26 @@ def sbatch_options(jobs: Sequence[SweepRun], words: Sequence[str]) -> dict[str, 
     return {"nodes": str(nodes), "ntasks-per-node": str(per_node), **DEFAULTS, **options}
 
 
-def batch_script(options: dict[str, Any], sweep: Path, words: Sequence[str]) -> str:
-    """The script of every task: options of sbatch, the line or lines of ``setup``, and the run.
-
-    An option that is ``true`` is a flag; one that is ``false`` or has no value is left out.
+def batch_script(options: dict[str, Any], sweep: Path, words: Sequence[str], code: Path) -> str:
+    """The script of every task: options of sbatch, the lines of ``setup``, which code runs, and
+    ``launch/job.sh`` and ``launch/array.sh`` as they are now.
     """
     log = {"output": f"{sweep}/logs/%a.txt", "open-mode": "append"}
     fixed = {"job-name": f"tape_exp-{sweep.name}", "chdir": str(Path.cwd()), **log}
-    flags = [
-        f"#SBATCH --{option}" + ("" if value == "true" else f"={shlex.quote(value)}")
-        for option, value in {**options, **fixed}.items()
-        if option != "setup" and value not in ("false", "null", "")
-    ]
-    train = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
+    setup = options.pop("setup", [])
+    lines = [f"#SBATCH {quoted(flag)}" for flag in settings.flags({**options, **fixed})]
+    train = ["-m", "tape_exp.training"] if INSTALLED else [str(code / "train.py")]
     command = shlex.join(["tape-exp", "sweep", *words])
-    setup = options.get("setup", [])
-    lines = [setup] if isinstance(setup, str) else setup
-    head = ["#!/bin/bash", f"# {command}", *flags, "", *lines]
+    head = ["#!/bin/bash", f"# {command}", *lines, "", *setup]
     head += [f"sweep={shlex.quote(str(sweep))}", f"train=({shlex.join([sys.executable, *train])})"]
-    return "\n".join(head) + "\n" + TASK
+    body = [(ROOT / "launch" / name).read_text(encoding="utf-8") for name in ("job.sh", "array.sh")]
+    return "\n".join([*head, "", *body])
+
+
+def quoted(flag: str) -> str:
+    """``--qos='a b'`` of ``--qos=a b``, as sbatch reads it in a script."""
+    option, equals, value = flag.partition("=")
+    return f"{option}={shlex.quote(value)}" if equals else option
 
 
 if __name__ == "__main__":

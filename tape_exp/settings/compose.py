@@ -78,6 +78,7 @@ OPTIONAL = [
     for field in fields(cls)
     if field.default is not MISSING and f"{section}.{field.name}" not in BY_TASK
 ]
+LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")  # of Hydra's plugins
 USER_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
@@ -92,6 +93,8 @@ class PackageConfigs(SearchPathPlugin):
 
 ConfigStore.instance().store(name="schema", node=asdict(Config()))  # the keys and their defaults
 Plugins.instance().register(PackageConfigs)
+# A script of launch/, as conf/hydra/launcher/slurm.yaml names it.
+OmegaConf.register_new_resolver("launch_file", lambda name: str(folders.ROOT / "launch" / name))
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -240,8 +243,10 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     text, key = " ".join(str(error).split()), str(getattr(error, "full_key", None) or "")
     if isinstance(error, ConfigError):
         return text
-    if match := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
+    if match := re.search(r"Could not (?:find|load) '([^']+)/([^'/]+)'", text):
         group, choice = match.groups()
+        if group == "hydra/launcher" and choice in LAUNCHERS:
+            return f"hydra/launcher={choice} is a plugin: pip install 'tape_exp[launchers]'."
         options = list(getattr(error, "options", None) or names_in(group))
         place = f"scale={choice} for task={group[6:]}" if group.startswith("scale/") else ""
         return choose(place or f"{group}={choice}", choice, options)

@@ -42,7 +42,7 @@ def begin(job, steps=40):
 @pytest.mark.parametrize("given", ["words", "the sweeps of a folder"])
 def test_every_state_is_shown(grid, capsys, tmp_path, given):
     words, jobs = grid
-    assert sweep.main(words) == 0
+    assert sweep.main(["--dirty", *words]) == 0
     for job in jobs[:4]:
         begin(job)
     finish(RunDirectory(jobs[0].cfg))
@@ -129,7 +129,7 @@ def test_the_time_to_go_needs_two_reports(grid):
 def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "read_records", list)
     words = ["fig_dp_layers", "seeds=5", f"runs={tmp_path}"]
-    assert sweep.main(words) == 0
+    assert sweep.main(["--dirty", *words]) == 0
     base, started = runs_of(words)
     assert status.main(["--runs", str(tmp_path)]) == 0
     assert "starts from a run that is not finished" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tape_exp.launch import sweep
+from tape_exp.launch import settings, sweep
 from tape_exp.launch.grid import runs_of
 from tape_exp.launch.slurm import read_runs
 from tape_exp.runs.directory import RunDirectory
@@ -40,7 +40,8 @@ def slurm(tmp_path, monkeypatch):
         (commands / name).chmod(0o755)
     (tmp_path / "sbatch.says").write_text("41;cluster\n")
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    monkeypatch.setattr(sweep, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(settings, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(sweep, "snapshot", lambda folder: ROOT)
     return tmp_path
 
 
@@ -119,6 +120,29 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
     assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
     script = only_sweep(slurm / "runs") / "script.sh"
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
+
+
+def test_a_sweep_begins_after_other_jobs(slurm, monkeypatch):
+    monkeypatch.setattr("tape_exp.paper.runner.read_records", list)
+    words = ["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]
+    assert sweep.main([*words, "--after", "7:8"]) == 0
+    first, second = calls(slurm, "sbatch")
+    assert "--dependency=afterany:7:8 " in first
+    assert "--dependency=afterany:7:8:41 " in second
+
+
+def test_limits_that_nobody_chose_are_said(slurm, capsys):
+    words = ["model=rope", f"runs={slurm}/runs"]
+    assert sweep.main(words) == 0
+    said = capsys.readouterr().out
+    assert "Each run has 240 minutes and 2 CPUs for each process; slurm.time= and " in said
+    assert sweep.main([*words, "slurm.time=30", "seed=1"]) == 0
+    assert (
+        "Each run has 2 CPUs for each process; slurm.cpus-per-task= or" in capsys.readouterr().out
+    )
+    (slurm / "cluster.yaml").write_text("time: 30\ncpus_per_task: 8\n")
+    assert sweep.main([*words, "seed=2"]) == 0
+    assert "Each run has" not in capsys.readouterr().out
 
 
 def test_dry_run_prints_the_script_and_writes_nothing(slurm, capsys):
@@ -222,7 +246,7 @@ def test_outside_a_clone_a_task_runs_the_package(slurm, monkeypatch, capsys):
 
 def test_the_settings_of_a_cluster_are_options_of_sbatch(slurm, capsys):
     """As the example has them; a word of the command line goes before the file."""
-    (slurm / "cluster.yaml").write_text((ROOT / "conf/local/example.yaml").read_text())
+    (slurm / "cluster.yaml").write_text((ROOT / "launch/cluster.example.yaml").read_text())
     words = ["model=rope", "trainer=gpu", "slurm.mem=8G", "slurm.cpus_per_task=", "slurm.qos=a b"]
     assert sweep.main(["--dry-run", *words]) == 0
     script = capsys.readouterr().out
