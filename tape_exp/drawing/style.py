@@ -27,7 +27,8 @@ TYPE = 7.0  # points, at this width
 SMALL = TYPE - 0.5
 TITLE = 8.0
 LETTER = 0.56  # mean width of a letter of DejaVu Sans, as a part of its height
-SCALE, DIVERGING = "YlGnBu", "RdBu_r"  # colour maps: the paper's, and one whose white is 0
+SCALE = "YlGnBu"
+DIVERGING = "RdBu_r"  # colour maps: the paper's, and one whose white is 0
 DPI = 200
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -120,7 +121,8 @@ def style_of(name: str, taken: Iterable[LineStyle] = ()) -> LineStyle:
     """The style of a model or method; of an unknown one, or where that is ``taken``, one that
     depends on the name.
     """
-    style, number = STYLES.get(name.rstrip("†")), int(hashlib.sha256(name.encode()).hexdigest(), 16)
+    style = STYLES.get(name.rstrip("†"))
+    number = int(hashlib.sha256(name.encode()).hexdigest(), 16)
     while style is None or style in taken:
         style = _member(number % len(COLOURS), number // len(COLOURS) % 36)
         number += 1
@@ -171,7 +173,9 @@ FURTHER = re.compile(rb"(?<=\.\d\d)\d+|\n(?=[A-Zz])|(?<=\n[A-Z]) ")  # decimals,
 @in_print
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure atomically; the suffix of its path is its format."""
-    content, kind, engine = io.BytesIO(), path.suffix[1:], figure.get_layout_engine()
+    content = io.BytesIO()
+    kind = path.suffix[1:]
+    engine = figure.get_layout_engine()
     if engine:  # an engine that stays lets savefig draw once more, for the layout
         engine.execute(figure)
         figure.set_layout_engine(None)
