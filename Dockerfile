@@ -14,6 +14,7 @@ WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY tape_exp ./tape_exp
 COPY conf ./conf
+COPY launch ./launch
 COPY results/paper.yaml ./results/paper.yaml
 RUN pip install --no-cache-dir --constraint constraints.txt \
     --extra-index-url https://download.pytorch.org/whl/cpu ".[eval,tune]" \

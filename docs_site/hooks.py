@@ -54,8 +54,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     addresses["results/README.md"] = "paper/index.md"
     for group in sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir()):
         choices = sorted(group.rglob("*.yaml"))
-        if group.name == "local":  # git ignores the others
-            choices = [group / "example.yaml"]
         named = [f"## {one.relative_to(group).with_suffix('')}\n\n{code(one)}" for one in choices]
         add(f"reference/conf/{group.name}.md", "\n\n".join([f"# conf/{group.name}", *named]))
     parts = [code(ROOT / "conf" / "config.yaml"), "## Keys of every run, and their defaults"]

@@ -25,8 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Test a positional encoding, as in tape-exp check model=mine: its logits and "
         "gradients in every situation beside those of the explicit softmax in fp64.",
     )
-    parser.add_argument("words", nargs="+", metavar="key=value", help="model=<name>, keys of it")
-    cfg = compose_config(parser.parse_args(arguments).words)
+    told = "a model's name, also as model=<name>, and keys of it"
+    parser.add_argument("words", nargs="+", metavar="model | key=value", help=told)
+    words = parser.parse_args(arguments).words
+    cfg = compose_config([word if "=" in word else f"model={word}" for word in words])
     from tape_exp.models.conformance import (  # imports torch
         SITUATIONS,
         entries,

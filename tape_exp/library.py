@@ -23,6 +23,7 @@ from tape_exp.results.store import known_records, read_records, records_of_runs,
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.identity import flat, variant
+from tape_exp.runs.metrics import read_metrics
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -124,12 +125,19 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     return Record({**facts, "metrics": evaluation.metrics, **evaluation.for_record()})
 
 
-def compare(*runs: Loaded | dict[str, Any]) -> "tuple[pandas.DataFrame, Image | None]":
-    """Runs or records side by side: their results as a table, a row each, and a figure of them by
-    length, if they are of one task and there is one to draw: a line or a panel for each
-    experiment, the mean over its seeds.
+def compare(
+    *runs: Loaded | dict[str, Any], **own: Decoder | dict[str, Any] | Sequence[Any]
+) -> "tuple[pandas.DataFrame, Image | None]":
+    """Runs or records side by side: their results as a table, a row for each experiment, the mean
+    over its seeds, and a figure of them by length, if they are of one task and there is one to
+    draw: a line or a panel for each experiment.
 
     The table has a column for each key in which the experiments differ besides their models.
+
+    Args:
+        own: decoders that were trained in a loop of one's own, ``mine=decoder``, which are
+            evaluated on the task of the first run, or what :func:`evaluate` gave of them on it; a
+            list is of several seeds.
 
     Raises:
         ConfigError: there is nothing to compare, or something is neither a run nor a record, as
@@ -140,12 +148,15 @@ def compare(*runs: Loaded | dict[str, Any]) -> "tuple[pandas.DataFrame, Image | 
     from tape_exp.paper.view import View
 
     given = [one.record if isinstance(one, Loaded) else one for one in runs]
+    for name, models in own.items():
+        several = models if isinstance(models, list | tuple) else [models]
+        given += [_of_decoder(name, seed, one, runs) for seed, one in enumerate(several)]
     if not given or not all(isinstance(one, dict) and "config" in one for one in given):
         raise ConfigError(
             "compare takes runs, one argument each, their records, and what te.evaluate gives of a "
             "run; that of a decoder has no config."
         )
-    records = [*map(Record, given)]
+    records = [Record(one) for one in given]  # one that is given twice is two
     experiments: list[list[Record]] = []  # each with its seeds
     for record in records:
         one = next((each for each in experiments if _another_seed(record, each)), [])
@@ -171,7 +182,51 @@ def compare(*runs: Loaded | dict[str, Any]) -> "tuple[pandas.DataFrame, Image | 
     view.runs = lambda row, column=None: rows[row.labels["model"]]  # type: ignore[method-assign]
     one_task = len({one["config"]["task"]["name"] for one in records}) == 1
     draw = next((draw for _, draw in figures(view)), None) if one_task else None
-    return table[[*filter(is_result, table)]], draw and _picture(draw)
+    table = _means(table[[*filter(is_result, table)]], records, experiments)
+    return table, draw and _picture(draw)
+
+
+def _of_decoder(
+    name: str, seed: int, model: Decoder | Record, runs: Sequence[Loaded | dict[str, Any]]
+) -> Record:
+    """The record of a decoder of no run, on the task of the first one."""
+    first = runs[0] if runs else None
+    if isinstance(model, Decoder):
+        if not isinstance(first, Loaded):
+            raise ConfigError(
+                f"{name} is a decoder, and is evaluated on the task of the first run, of which "
+                "compare needs the run itself, as te.load gives it; or give what te.evaluate "
+                "gives of the decoder."
+            )
+        task, _ = first.on()
+        task.prepare_data()
+        model = evaluate(model, task=task)
+    like = first.record if isinstance(first, Loaded) else first
+    if like is None or "config" not in like:
+        raise ConfigError(f"compare takes {name}= beside a run or a record of the same task.")
+    shared = {key: like["config"][key] for key in ("task", "scale")}
+    config = shared | {"model": {"name": name}, "peft": {"name": "none"}, "seed": seed}
+    facts = {"run": f"{name}-seed{seed}", "seed": seed, "started": ""}
+    return model | facts | {"config": config}
+
+
+def _means(
+    table: "pandas.DataFrame", records: Sequence[Record], experiments: Sequence[Sequence[Record]]
+) -> "pandas.DataFrame":
+    """A row for each experiment: its metrics are means over its seeds, which ``seed`` lists."""
+    import pandas
+
+    rows = []
+    for experiment in experiments:
+        numbers = [n for n, record in enumerate(records) if any(record is r for r in experiment)]
+        part = table.iloc[numbers]
+        row = part.iloc[0].to_dict()
+        if len(part) > 1:
+            metrics = {metric for record in experiment for metric in record["metrics"]}
+            row |= {key: part[key].mean() for key in part if key in metrics}
+            row["seed"] = ", ".join(map(str, part["seed"]))
+        rows.append(row)
+    return pandas.DataFrame(rows, columns=table.columns)
 
 
 def _another_seed(record: Record, group: Sequence[Record]) -> bool:
@@ -183,13 +238,20 @@ def _another_seed(record: Record, group: Sequence[Record]) -> bool:
     return record.experiment.is_same(group[0].experiment)
 
 
-def plot(run: Loaded | dict[str, Any], text: str | Sequence[int] = "") -> "Image":
+def plot(
+    run: Loaded | dict[str, Any], text: str | Sequence[int] = "", losses: bool = False
+) -> "Image":
     """A picture, which a notebook shows and ``save`` writes: a run's results by length, or with a
-    text where each layer looks in it, the mean over heads.
+    text where each layer looks in it, the mean over heads, or its losses by step.
+
+    Args:
+        losses: of training and validation: every point of a run, those that a record has.
 
     Raises:
-        ConfigError: no result of the run is by length.
+        ConfigError: no result of the run is by length, or it has trained nothing.
     """
+    if losses:
+        return _picture(_losses(run))
     from tape_exp.drawing.plots import grids, run_matrices
     from tape_exp.paper.figures import mean_grid
 
@@ -200,8 +262,35 @@ def plot(run: Loaded | dict[str, Any], text: str | Sequence[int] = "") -> "Image
     if "axes" in record:
         return _picture(partial(grids, {record.get("run", ""): mean_grid([record])}))
     if (picture := compare(record)[1]) is None:
-        raise ConfigError("no result of this run is by length; plot(run, text) shows attention.")
+        raise ConfigError(
+            "no result of this run is by length; plot(run, text) shows attention, and "
+            "plot(run, losses=True) its losses."
+        )
     return picture
+
+
+def _losses(run: Loaded | dict[str, Any]) -> Callable[[Path], Path]:
+    """The figure of the losses of one run."""
+    from tape_exp.drawing.plots import Line, Panel, curves
+    from tape_exp.drawing.style import categorical
+
+    points: dict[str, dict[int, float]] = {}
+    if isinstance(run, Loaded):
+        rows = read_metrics(run.folder / "metrics.jsonl")
+        for name in ("train/loss", "val/loss"):
+            points[name] = {row["step"]: row[name] for row in rows if name in row}
+    else:
+        for name, curve in run.get("curves", {}).items():
+            points[name] = dict(zip(curve["step"], curve["value"], strict=True))
+    lines = [
+        Line(name, [*curve], [*curve.values()], style=categorical(number))
+        for number, (name, curve) in enumerate(points.items())
+        if curve
+    ]
+    if not lines:
+        raise ConfigError("this run has no losses: it trained nothing, or its curve is not kept.")
+    panel = Panel("", "step", "loss (nats)", lines, log_y=True)
+    return lambda path: curves([panel], path)
 
 
 def _picture(draw: Callable[[Path], Path]) -> "Image":

@@ -13,8 +13,9 @@ from tape_exp.models import conformance
 from tape_exp.settings.folders import ROOT
 
 
-def test_every_check_has_a_line(capsys):
-    assert check.main(["model=nope"]) == 0
+@pytest.mark.parametrize("name", ["nope", "model=nope"])
+def test_every_check_has_a_line(name, capsys):
+    assert check.main([name]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "nope: tape_exp.models.positions.nope.NoPE"
     told = [line.split("  ")[1] for line in lines[2:-1]]

@@ -99,12 +99,12 @@ def test_a_letter_that_the_terminal_lacks_ends_no_command():
 def installed(tmp_path_factory):
     """The wheel of a copy of the project, unpacked as an installation is."""
     copy = tmp_path_factory.mktemp("clone")
-    for name in ("tape_exp", "conf"):
+    for name in ("tape_exp", "conf", "launch"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "results/paper.yaml"):
         (copy / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
-    shutil.copy(copy / "conf/local/example.yaml", copy / "conf/local/cluster.yaml")
+    shutil.copy(copy / "launch/cluster.example.yaml", copy / "launch/cluster.yaml")
     site = tmp_path_factory.mktemp("site")
     (wheel,) = WheelBuilder(str(copy)).build(directory=str(tmp_path_factory.mktemp("dist")))
     zipfile.ZipFile(wheel).extractall(site)
@@ -119,10 +119,11 @@ def test_the_wheel_holds_the_package_and_the_configs(installed):
     (metadata,) = installed.glob("*.dist-info")
     assert [path for path in installed.iterdir() if path != metadata] == [installed / "tape_exp"]
     assert "tape-exp = tape_exp.__main__:main" in (metadata / "entry_points.txt").read_text()
-    local = {path for path in files(ROOT / "conf") if path.match("local/cluster.yaml")}
-    assert files(installed / "tape_exp" / "conf") == files(ROOT / "conf") - local
+    assert files(installed / "tape_exp" / "conf") == files(ROOT / "conf")
+    scripts = files(ROOT / "launch") - {Path("cluster.yaml")}
+    assert files(installed / "tape_exp" / "launch") == scripts
     assert Path("paper.yaml") in files(installed / "tape_exp" / "results")
-    carried = files(installed / "tape_exp")
+    carried = files(installed / "tape_exp") - {Path("launch", path) for path in scripts}
     assert files(ROOT / "tape_exp") == {
         path for path in carried if path.parts[0] != "conf" and path != Path("results/paper.yaml")
     }

@@ -149,7 +149,7 @@ def test_hours_and_memory_are_the_plans(task, hours, recomputed, memory, how):
 def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
     page, known = DOCS["reproduce-on-a-cluster.md"], costs()
     assert len(HOURS) == 5
-    rows = re.findall(r"(?m)^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation only)", page)
+    rows = re.findall(r"(?m)^\| [1-5] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation only)", page)
     named = {name for artifacts, _, _ in rows for name in artifacts.strip().split(", ")}
     assert named == {name for name, needed in known.items() if needed["gpu_hours"]}
     hours = sum(float(told) for _, _, told in rows if told != "evaluation only")

@@ -179,7 +179,8 @@ def test_other_experiments_are_no_seeds_of_the_first():
         changed = {"seed": seed, "config": first["config"] | {"task": task, "seed": seed}}
         seeds.append(first | changed | ({"metrics": longer} if problem == "sort" else {}))
     table, figure = te.compare(*seeds)
-    assert table["problem"].tolist() == ["sort", "copy", "copy"]
+    assert table["problem"].tolist() == ["sort", "copy"]
+    assert table["seed"].tolist() == [0, "1, 2"]
     assert figure.width > 500
 
 
@@ -197,6 +198,31 @@ def test_runs_side_by_side_and_pictures(loaded):
     assert all(len(picture.getcolors(1 << 24)) > 5 for picture in pictures)
     with pytest.raises(ConfigError, match="no result of this run is by length"):
         te.plot(committed["benchmarks"])
+
+
+def test_the_losses_of_a_run_and_of_a_record(loaded):
+    curve = {"val/loss": {"step": [1, 2], "value": [2.5, 2.0]}}
+    recorded = {**loaded.record, "curves": curve}
+    pictures = [te.plot(run, losses=True) for run in (loaded, recorded)]
+    assert all(len(picture.getcolors(1 << 24)) > 5 for picture in pictures)
+    with pytest.raises(ConfigError, match="this run has no losses"):
+        te.plot({**loaded.record, "curves": {}}, losses=True)
+
+
+def test_a_decoder_of_ones_own_loop_beside_a_run_and_means_over_seeds(loaded):
+    """The run's own model scores as the run; two seeds are one row, their mean."""
+    again = te.evaluate(loaded.model, task=loaded.task)
+    metric = "test/exact_match"
+    better = {**again, "metrics": {**again["metrics"], metric: again["metrics"][metric] + 50}}
+    table, _ = te.compare(loaded, mine=loaded.model, others=[again, better])
+    assert table["model"].tolist() == ["tape", "mine", "others"]
+    assert table["seed"].tolist() == [0, 0, "0, 1"]
+    score = loaded.record["metrics"][metric]
+    assert table[metric].tolist() == pytest.approx([score, score, score + 25])
+    with pytest.raises(ConfigError, match="mine is a decoder, and is evaluated on the task of the"):
+        te.compare(loaded.record, mine=loaded.model)
+    with pytest.raises(ConfigError, match="mine= beside a run or a record of the same task"):
+        te.compare(mine=again)
 
 
 @pytest.mark.long

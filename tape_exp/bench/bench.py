@@ -60,8 +60,9 @@ class Bench:
         fixed = ("task=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
         if wrong := [word for word in self.overrides if word.lstrip("+~").startswith(fixed)]:
             raise ConfigError(
-                f"{wrong[0]} is no word of a bench: models are given as model=rope,tape, tasks as "
-                "--tasks=reverse,sort and learning rates as --rates=0.001,0.003."
+                f"{wrong[0]} is no word of a bench: models are given by name or as "
+                "model=rope,tape, tasks as --tasks=reverse,sort and learning rates as "
+                "--rates=0.001,0.003."
             )
         changes = [word for word in self.overrides if not word.startswith(UNMEASURED)]
         if changes and self.out.resolve() == OUT.resolve():

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -222,6 +223,41 @@ class Tokenizer:
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a prompt. It begins with ``begin``, once: also where the text says so itself."""
         return self.begun(self.pieces(text, prompt=True).ids)
+
+    def chat(self, template: str, turns: list[dict[str, str]], answers: bool = True) -> str:
+        """The text of a prompt for turns of a chat (``role`` and ``content``), by transformers.
+
+        Args:
+            template: the Jinja template that a model has.
+            answers: whether the assistant's turn begins after them; else the last turn is open.
+
+        Raises:
+            ConfigError: the template refuses these turns.
+        """
+        from jinja2 import TemplateError
+
+        options = {"add_generation_prompt": answers, "continue_final_message": not answers}
+        try:
+            text = self._with_template.apply_chat_template(
+                turns, chat_template=template, tokenize=False, **options
+            )
+        except TemplateError as error:
+            roles = ", ".join(turn["role"] for turn in turns)
+            raise ConfigError(
+                f"the model's template of a chat refuses turns of {roles}: {error}."
+            ) from error
+        return str(text)
+
+    @cached_property
+    def _with_template(self) -> Any:
+        """The tokenizer of transformers, for the names of special tokens in a template."""
+        from transformers import PreTrainedTokenizerFast
+
+        bos = self.backend.id_to_token(self.bos)
+        eos = self.backend.id_to_token(self.eos)
+        if self.named is not None:
+            bos, eos = self.named.bos, self.named.eos
+        return PreTrainedTokenizerFast(tokenizer_object=self.backend, bos_token=bos, eos_token=eos)
 
     def begun(self, ids: Sequence[int]) -> list[int]:
         """The ids of a prompt's text as a prompt begins."""

@@ -78,11 +78,12 @@ def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = 
     pairs.
     """
     across = min(len(panels), 2) if shared or len(panels) > 4 else 1
-    rows, handles = math.ceil(len(panels) / across), _handles(panels)
-    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    in_a_row = max(1, min(len(handles), int(WIDTH / (0.4 + longest * LETTER * SMALL / 72))))
-    below = math.ceil(len(handles) / in_a_row) * 1.6 * SMALL / 72 + 0.1
-    figure = new_figure(rows * (2.0 if across == 1 else 1.4) + below, title)
+    rows = math.ceil(len(panels) / across)
+    panel_height = 2.0 if across == 1 else 1.4  # inches
+    handles = _handles(panels)
+    names_a_row = _names_a_row(handles)
+    legend_height = math.ceil(len(handles) / names_a_row) * 1.6 * SMALL / 72 + 0.1
+    figure = new_figure(rows * panel_height + legend_height, title)
     axes = figure.subplots(rows, across, squeeze=False, sharex=shared, sharey=shared)
     for place, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
         _draw_panel(axis, panel)
@@ -94,13 +95,22 @@ def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = 
             axis.set_ylabel("")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    figure.legend(handles=handles, loc="outside lower center", ncols=in_a_row)
+    figure.legend(handles=handles, loc="outside lower center", ncols=names_a_row)
     return save(figure, path)
+
+
+def _names_a_row(handles: Sequence[Line2D]) -> int:
+    """How many names of a legend fit beside each other, each as wide as the longest."""
+    letters = max((len(str(handle.get_label())) for handle in handles), default=0)
+    width = 0.4 + letters * LETTER * SMALL / 72  # inches: the sample of the line, and the name
+    return max(1, min(len(handles), int(WIDTH / width)))
 
 
 def _handles(panels: Sequence[Panel]) -> list[Line2D]:
     """A handle for every name, references last."""
-    named = {line.name: line for panel in panels for line in panel.lines if line.name}
+    named: dict[str, Line] = {}
+    for panel in panels:
+        named |= {line.name: line for line in panel.lines if line.name}
     ordered = sorted(named.values(), key=lambda line: line.style == REFERENCE)
     return [Line2D([], [], label=line.name, **_properties(line)) for line in ordered]
 
@@ -140,15 +150,18 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
 
 
 def _draw_intervals(axis: Any, line: Line, bars: bool) -> None:
-    ends = zip(line.x, line.low, line.high, strict=True) if len(line.low) else ()
-    known = [(x, low, high) for x, low, high in ends if None not in (low, high)]
-    if not known or all(low == high for _, low, high in known):
+    """Draw the intervals of the points that have one: a band where all have, else bars."""
+    if not len(line.low):
         return
-    if bars or not line.joined or len(known) < len(line.x):
-        axis.vlines(*zip(*known, strict=True), color=line.style.colour, alpha=0.5, linewidth=0.9)
+    points = zip(line.x, line.low, line.high, strict=True)
+    intervals = [(x, low, high) for x, low, high in points if None not in (low, high)]
+    if all(low == high for _, low, high in intervals):
+        return
+    x, low, high = zip(*intervals, strict=True)
+    if bars or not line.joined or len(intervals) < len(line.x):
+        axis.vlines(x, low, high, color=line.style.colour, alpha=0.5, linewidth=0.9)
     else:
-        band: Any = {"color": line.style.colour, "alpha": 0.1, "linewidth": 0}
-        axis.fill_between(*zip(*known, strict=True), **band)
+        axis.fill_between(x, low, high, color=line.style.colour, alpha=0.1, linewidth=0)
 
 
 @in_print
@@ -162,11 +175,12 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     first = next(iter(heatmaps.values()))
     if not first.row_label:
         return curves([_as_curve(first)], path, title)
-    across = len(heatmaps) if len(heatmaps) < 4 else 2 if len(heatmaps) == 4 else 3
+    across = _grids_a_row(len(heatmaps))
     rows = math.ceil(len(heatmaps) / across)
-    side = (WIDTH - 0.9) / across - 0.05
+    side = (WIDTH - 0.9) / across - 0.05  # inches of a grid
     above = max(fitted(name, side).count("\n") for name in heatmaps) * 1.4 * TYPE / 72
-    figure = new_figure(rows * (side + above + (0.35 if first.columns else 0.27)) + 0.3, title)
+    below = 0.35 if first.columns else 0.27
+    figure = new_figure(rows * (side + above + below) + 0.3, title)
     same = len({(h.values.shape, *h.rows, *h.columns) for h in heatmaps.values()}) == 1
     places = figure.subplots(rows, across, squeeze=False, sharex=same, sharey=same)
     image: Any = None
@@ -183,13 +197,21 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     return save(figure, path)
 
 
+def _grids_a_row(count: int) -> int:
+    """How many of so many grids are drawn beside each other."""
+    if count < 4:
+        return count
+    return 2 if count == 4 else 3
+
+
 def _as_curve(heatmap: Heatmap) -> Panel:
     """A line for each row."""
     x = list(range(1, len(heatmap.values[0]) + 1))
     seen = [heatmap.trained[1] + 0.5] if 0 < heatmap.trained[1] < len(x) else []
     axis: Any = {"marks": seen, "ticks": x, "ticklabels": heatmap.columns, "ylim": PERCENT}
-    rows = zip(heatmap.rows, heatmap.values, strict=True)
-    lines = [Line(name, x, y, style=categorical(n)) for n, (name, y) in enumerate(rows)]
+    lines = []
+    for number, (name, y) in enumerate(zip(heatmap.rows, heatmap.values, strict=True)):
+        lines.append(Line(name, x, y, style=categorical(number)))
     return Panel("", heatmap.column_label, heatmap.title, lines, **axis)
 
 
@@ -210,7 +232,12 @@ def _draw_grid(axis: Any, heatmap: Heatmap) -> Any:
 
 def ticks(n: int, names: Sequence[str], few: int = 10) -> tuple[list[int], list[str]]:
     """The places and labels of ticks: all rows or columns if few or named, else about four."""
-    step = 1 if names or n <= few else 2 if n <= 10 else n // 4
+    if names or n <= few:
+        step = 1
+    elif n <= 10:
+        step = 2
+    else:
+        step = n // 4
     places = list(range(step, n + 1, step))
     return places, list(names) or [str(place) for place in places]
 
@@ -235,7 +262,8 @@ def matrices(
     parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=[*rows.values()])
     for part, (kind, names) in zip(parts.flat, groups.items(), strict=True):
         scale = colour_range(np.concatenate([panels[name].ravel() for name in names]))
-        extend, wide = scale.pop("extend"), min(across, len(names))
+        extend = scale.pop("extend")
+        wide = min(across, len(names))
         axes = part.subplots(rows[kind], wide, squeeze=False, sharex=True, sharey=True)
         height, width = np.max([np.argwhere(np.isfinite(panels[n])).max(0) for n in names], 0) + 1
         for axis, name in zip(axes.flat, names, strict=False):
@@ -255,12 +283,16 @@ def matrices(
 def colour_range(values: np.ndarray) -> dict[str, Any]:
     """The colours of values, the ends of their scale, and whether the largest are beyond it."""
     values = values[np.isfinite(values)]
-    signed, most = values.min() < 0, np.abs(values).max()
+    signed = values.min() < 0
+    most = np.abs(values).max()
     usual = np.quantile(np.abs(values), 0.99)
     top = usual if most > 3 * usual > 0 else most
-    extend = "neither" if top == most else "both" if signed else "max"
-    low = -top if signed else values.min()
-    return {"cmap": DIVERGING if signed else SCALE, "vmin": low, "vmax": top, "extend": extend}
+    beyond = top < most
+    if signed:
+        extend = "both" if beyond else "neither"
+        return {"cmap": DIVERGING, "vmin": -top, "vmax": top, "extend": extend}
+    extend = "max" if beyond else "neither"
+    return {"cmap": SCALE, "vmin": values.min(), "vmax": top, "extend": extend}
 
 
 def causal(values: np.ndarray) -> np.ndarray:
@@ -273,23 +305,44 @@ def run_matrices(run: Mapping[str, np.ndarray], path: Path, title: str = "") -> 
 
     Successive layers of the same matrix, as E·Eᵀ of an encoding without updates, share a panel.
     """
-    alike: list[list[str]] = []
-    for key in sorted(run, key=lambda key: (key.partition("@")[0], sample(key))):
-        before = alike[-1][-1] if alike else ""
-        same = before.partition("@")[0] == key.partition("@")[0] and sample(before) == sample(key)
-        if same and np.allclose(run[before], run[key], equal_nan=True):
-            alike[-1].append(key)
-        else:
-            alike.append([key])
-    panels, label = {}, {}
-    for keys in alike:
+    panels = {}
+    label = {}
+    for keys in successive_alike(run):
         kind = keys[0].partition("@")[0]
-        layers = [key.partition("@")[2].partition(" ")[0] for key in keys]
-        where = f"layers {layers[0]} to {layers[-1]}" if len(keys) > 1 else f"layer {layers[0]}"
-        name = ", ".join(filter(None, (KINDS[kind], where, sample(keys[0]))))
+        words = [KINDS[kind], layers_of(keys), sample(keys[0])]
+        name = ", ".join(word for word in words if word)
         panels[name] = causal(run[keys[0]]) if kind == "attention" else run[keys[0]]
         label[name] = KINDS[kind]
     return matrices(panels, path, title, label)
+
+
+def successive_alike(run: Mapping[str, np.ndarray]) -> list[list[str]]:
+    """The names of matrices, those of successive layers with the same values together:
+    ``[["products@1", "products@2"], ["products@3"]]``.
+    """
+    groups: list[list[str]] = []
+    for key in sorted(run, key=kind_and_sample):
+        before = groups[-1][-1] if groups else None
+        if (
+            before is not None
+            and kind_and_sample(before) == kind_and_sample(key)
+            and np.allclose(run[before], run[key], equal_nan=True)
+        ):
+            groups[-1].append(key)
+        else:
+            groups.append([key])
+    return groups
+
+
+def kind_and_sample(key: str) -> tuple[str, str]:
+    """What a run's matrix is of: ``("attention", "first solved")``."""
+    return key.partition("@")[0], sample(key)
+
+
+def layers_of(keys: Sequence[str]) -> str:
+    """The layers of matrices, in words: ``layer 2`` or ``layers 1 to 3``."""
+    layers = [key.partition("@")[2].partition(" ")[0] for key in keys]
+    return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
 
 
 def sample(key: str) -> str:

@@ -27,7 +27,8 @@ TYPE = 7.0  # points, at this width
 SMALL = TYPE - 0.5
 TITLE = 8.0
 LETTER = 0.56  # mean width of a letter of DejaVu Sans, as a part of its height
-SCALE, DIVERGING = "YlGnBu", "RdBu_r"  # colour maps: the paper's, and one whose white is 0
+SCALE = "YlGnBu"
+DIVERGING = "RdBu_r"  # colour maps: the paper's, and one whose white is 0
 DPI = 200
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -83,9 +84,9 @@ FAMILIES: dict[str, Sequence[str]] = {
     "#0072b2": (
         *("rope", "xpos", "p_rope", "pope", "selective_rope", "repo", "grape", "rope_window"),
         *("rnope_swa", "ssmax", "rope_theta", "rope_linear", "rope_ntk", "rope_yarn"),
-        *("carope", "rerope"),
+        *("carope", "rerope", "rope_temperature"),
     ),
-    "#000000": ("nope", "sinusoidal", "learned", "base", "unigram"),
+    "#000000": ("nope", "sinusoidal", "learned", "base", "unigram", "nope_temperature"),
     "#269bb0": ("randpe", "abacus", "coupling", "rfs"),
     "#009e73": ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe", "bam"),
     "#d55e00": (
@@ -93,7 +94,7 @@ FAMILIES: dict[str, Sequence[str]] = {
         *("tape_fourier", "tape_public_addition", "tape_no_attention", "tape_no_feed_forward"),
         *("tape_neither", "tape_no_tensor", "tape_no_equivariance", "tape_i1", "tape_i2"),
         *("tape_i8", "tape_i16", "tape_separate", "tape_embeddings", "tape_constant", "tape_unit"),
-        *("tape_mlp", "tape_scale"),
+        *("tape_mlp", "tape_scale", "tape_unit_temperature", "tape_complex"),
     ),
     "#8f1d66": ("alibi", "grape_additive", "alibi_randpe"),
     "#8a4dff": ("path", "fox", "path_fox", "wall"),
@@ -120,7 +121,8 @@ def style_of(name: str, taken: Iterable[LineStyle] = ()) -> LineStyle:
     """The style of a model or method; of an unknown one, or where that is ``taken``, one that
     depends on the name.
     """
-    style, number = STYLES.get(name.rstrip("†")), int(hashlib.sha256(name.encode()).hexdigest(), 16)
+    style = STYLES.get(name.rstrip("†"))
+    number = int(hashlib.sha256(name.encode()).hexdigest(), 16)
     while style is None or style in taken:
         style = _member(number % len(COLOURS), number // len(COLOURS) % 36)
         number += 1
@@ -171,7 +173,9 @@ FURTHER = re.compile(rb"(?<=\.\d\d)\d+|\n(?=[A-Zz])|(?<=\n[A-Z]) ")  # decimals,
 @in_print
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure atomically; the suffix of its path is its format."""
-    content, kind, engine = io.BytesIO(), path.suffix[1:], figure.get_layout_engine()
+    content = io.BytesIO()
+    kind = path.suffix[1:]
+    engine = figure.get_layout_engine()
     if engine:  # an engine that stays lets savefig draw once more, for the layout
         engine.execute(figure)
         figure.set_layout_engine(None)

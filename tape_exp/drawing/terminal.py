@@ -30,10 +30,14 @@ def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -
     legend = f"{first.title} in tens: 9 = 90 to 100"
     if any(np.isnan(grid.values).any() for grid in panels.values()):
         legend += "; ·· = not evaluated"
+    sentences = [legend]
     axes = {"rows": first.row_label, "columns": first.column_label}
-    named = "; ".join(f"{axis}: {label}" for axis, label in axes.items() if label)
-    framed = "framed: seen in training" if all(first.trained) else ""
-    for sentence in filter(None, (legend, named, framed)):
+    named = [f"{axis}: {label}" for axis, label in axes.items() if label]
+    if named:
+        sentences.append("; ".join(named))
+    if all(first.trained):
+        sentences.append("framed: seen in training")
+    for sentence in sentences:
         console.print(sentence, highlight=False, soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tape_exp.experiments import status
 from tape_exp.settings.commands import command
+from tape_exp.settings.folders import ROOT
 from tape_exp.training.logs import set_up_logging
 
 WORDS = "key=value,value … | artifact … scale= seed=0,1 key=value"
@@ -42,7 +43,7 @@ def sweep(arguments: Sequence[str]) -> int:
     needs.runnable(specs, all_of_them=True)
     named = ["sweep", *options.words]
     if options.dry_run:
-        script = slurm.batch_script(specs, named, slurm.sweep_folder(specs))
+        script = slurm.batch_script(specs, named, slurm.sweep_folder(specs), ROOT)
         print(script, *(f"# {i}: {spec.line}" for i, spec in enumerate(specs)), sep="\n")
         return 0
     execute.submit(specs, options, named)

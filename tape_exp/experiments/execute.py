@@ -23,7 +23,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """What SLURM is asked for besides its own options."""
     parser.add_argument("--cap", type=int, default=64, help="jobs at once (default: %(default)s)")
-    after = "the ids of jobs that must end first, with commas"
+    parser.add_argument("--dirty", action="store_true", help="run no copy of the last commit")
+    after = "wait for the ends of these jobs, whose ids are 41:42"
     parser.add_argument("--after", default="", metavar="ID", help=after)
 
 
@@ -60,4 +61,5 @@ def submit(specs: Sequence[RunSpec], options: argparse.Namespace, command: Seque
     """Submit runs, bases first: the same runs have the same numbers whenever they are named."""
     locate_all(specs)
     by_level = sorted(specs, key=lambda spec: spec.level)
-    slurm.submit(by_level, command, options.cap, [*filter(None, options.after.split(","))])
+    after = options.after.split(":") if options.after else []
+    slurm.submit(by_level, command, options.cap, after, options.dirty)

@@ -15,51 +15,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from filelock import FileLock
 
+from tape_exp.experiments import settings
 from tape_exp.experiments.run_spec import RunSpec, write_specs
+from tape_exp.experiments.snapshot import snapshot
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import HERE, INSTALLED, ROOT
+from tape_exp.settings.folders import INSTALLED, ROOT
 
-CLUSTER = HERE / "conf" / "local" / "cluster.yaml"
 LOCK_SECONDS = 60.0
 # SLURM sends USR1 two minutes before the end of the time: the run saves and ends with status 85.
 DEFAULTS = {"time": "240", "cpus-per-task": "2", "signal": "USR1@120", "requeue": "true"}
-TASK = """
-# Each task of the array is one run, a line of jobs.tsv. srun starts a process for each device, and
-# forwards signals to all of them.
-line=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" "$sweep/jobs.tsv" | cut -f 1)
-eval "words=($line)"
-job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-echo "== job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): $line"
-export PYTHONUNBUFFERED=1  # the log can be followed
-export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SRUN_CPUS_PER_TASK}
-insist() {  # SLURM's controller may not answer at once, least of all when it preempts many jobs
-    for pause in 1 2 4 8 0; do
-        "$@" && return 0
-        sleep $pause
-    done
-    return 1
-}
-status=0
-srun --kill-on-bad-exit=1 "${train[@]}" "${words[@]}" || status=$?
-# 85: the run was told to stop, and has saved. A job that scancel ends is no longer RUNNING; one of
-# which SLURM says nothing is requeued.
-if [ $status -eq 85 ]; then
-    state=$(insist squeue --noheader --format=%T --jobs=$job) || state=RUNNING
-    if [ "$state" = RUNNING ]; then
-        insist scontrol requeue $job || echo "error: $job cannot be requeued; submit it again."
-    fi
-fi
-exit $status
-"""
+UNITS = {"time": "minutes", "cpus-per-task": "CPUs for each process"}
 
 
 def submit(
-    specs: Sequence[RunSpec], command: Sequence[str], cap: int = 64, after: Sequence[str] = ()
+    specs: Sequence[RunSpec],
+    command: Sequence[str],
+    cap: int = 64,
+    after: Sequence[str] = (),
+    dirty: bool = False,
 ) -> list[str]:
     """Submit the runs that are neither finished nor in the queue, and print how to watch them.
 
@@ -69,12 +45,14 @@ def submit(
         command: ``["sweep", "model=rope"]``; ``slurm.<option>=<value>`` in it goes to sbatch.
         cap: how many run at once.
         after: ids of jobs that must have ended before the first of these begins.
+        dirty: run the files that are there, and no copy of the last commit.
 
     Returns:
         The ids of the arrays.
     """
     sweep = sweep_folder(specs)
-    script = batch_script(specs, command, sweep)
+    code = ROOT if dirty else snapshot(sweep.parent / "code")
+    script = batch_script(specs, command, sweep, code)
     sweep.mkdir(parents=True, exist_ok=True)
     with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
         (sweep / "logs").mkdir(exist_ok=True)
@@ -82,6 +60,7 @@ def submit(
         write_atomically(sweep / "script.sh", script)
         ids = submit_levels(specs, sweep, cap, after)
     if ids:
+        print_defaults(sbatch_options(specs, command))
         runs = sweep.parents[1]
         elsewhere = [] if runs == Path("runs").resolve() else ["--runs", str(runs)]
         named = command[1:] if command[0] == "sweep" else elsewhere
@@ -89,6 +68,15 @@ def submit(
         print(f"Watch:  watch -n 30 {shlex.quote(status)}\nLogs:   {sweep}/logs")
         print("Cancel: scancel", *ids)
     return ids
+
+
+def print_defaults(options: dict[str, Any]) -> None:
+    """Say which limits of a run nobody has chosen."""
+    unset = [key for key in UNITS if options[key] == DEFAULTS[key]]
+    if unset:
+        limits = " and ".join(f"{options[key]} {UNITS[key]}" for key in unset)
+        names = " and ".join(f"slurm.{key}=" for key in unset)
+        print(f"Each run has {limits}; {names} or {settings.CLUSTER} changes that.")
 
 
 def sweep_folder(specs: Sequence[RunSpec]) -> Path:
@@ -121,7 +109,7 @@ def submit_levels(
         before = {array for i, (_, array) in queue.items() if specs[i].level < level}
         tasks = ",".join(str(i) for i in todo if specs[i].level == level)
         options = [f"--array={tasks}%{cap}"]
-        needed = [*sorted(before), *(ids[-1:] or after)]
+        needed = [*after, *sorted(before), *ids[-1:]]
         if needed:
             options.append(f"--dependency=afterany:{':'.join(needed)}")
         ids.append(sbatch([*options, str(sweep / "script.sh")]))
@@ -130,22 +118,18 @@ def submit_levels(
 
 
 def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, Any]:
-    """The options of sbatch, and ``setup``: what the devices take, then conf/local/cluster.yaml,
+    """The options of sbatch, and ``setup``: what the devices take, then launch/cluster.yaml,
     then ``slurm.<option>=<value>`` among the words.
     """
     devices = {(spec.config.trainer.nodes, spec.config.trainer.devices) for spec in specs}
     if len(devices) > 1:
         raise ConfigError("runs of one sweep need equal trainer.nodes and trainer.devices.")
     nodes, per_node = devices.pop()
-    text = CLUSTER.read_text(encoding="utf-8") if CLUSTER.exists() else ""
-    chosen = yaml.load(text, yaml.BaseLoader) or {}  # all values are text: 24:00:00 is no number
-    if not isinstance(chosen, dict):
-        raise ConfigError(f"{CLUSTER} must hold <option>: <value>; see conf/local/example.yaml.")
+    options = settings.cluster_settings()
     for word in words:
         if word.startswith("slurm."):
             option, _, value = word.removeprefix("slurm.").partition("=")
-            chosen[option] = value
-    options = {option.replace("_", "-"): value for option, value in chosen.items()}
+            options[option.replace("_", "-")] = [value] if option == "setup" else value
     on_gpus = any(
         spec.config.trainer.accelerator == "gpu"
         or (spec.config.trainer.accelerator == "auto" and spec.config.trainer.strategy != "auto")
@@ -169,7 +153,7 @@ def submit_workers(count: int, spec: RunSpec, command: Sequence[str], folder: Pa
     workers = [replace(spec, overrides=words) for _ in range(count)]
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     write_specs(workers, folder)
-    script = batch_script(workers, command, folder, f"tape_exp.{module}")
+    script = batch_script(workers, command, folder, ROOT, f"tape_exp.{module}")
     write_atomically(folder / "script.sh", script)
     job = sbatch([f"--array=0-{count - 1}", str(folder / "script.sh")])
     print(f"Submitted job {job}: {count} workers.\nLogs:   {folder}/logs\nCancel: scancel {job}")
@@ -177,29 +161,29 @@ def submit_workers(count: int, spec: RunSpec, command: Sequence[str], folder: Pa
 
 
 def batch_script(
-    specs: Sequence[RunSpec], command: Sequence[str], sweep: Path, module: str = ""
+    specs: Sequence[RunSpec], command: Sequence[str], sweep: Path, code: Path, module: str = ""
 ) -> str:
-    """The script of every task: options of sbatch, the line or lines of ``setup``, and the run, or
-    what else a module does.
-
-    An option that is ``true`` is a flag; one that is ``false`` or has no value is left out.
+    """The script of every task: options of sbatch, the lines of ``setup``, which code runs (or a
+    module's, which is no run), and ``launch/job.sh`` and ``launch/array.sh`` as they are now.
     """
     options = sbatch_options(specs, command)
     log = {"output": f"{sweep}/logs/%a.txt", "open-mode": "append"}
     fixed = {"job-name": f"tape_exp-{sweep.name}", "chdir": str(Path.cwd()), **log}
-    flags = [
-        f"#SBATCH --{option}" + ("" if value == "true" else f"={shlex.quote(value)}")
-        for option, value in {**options, **fixed}.items()
-        if option != "setup" and value not in ("false", "null", "")
-    ]
-    train = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
+    setup = options.pop("setup", [])
+    lines = [f"#SBATCH {quoted(flag)}" for flag in settings.flags({**options, **fixed})]
+    train = ["-m", "tape_exp.training"] if INSTALLED else [str(code / "train.py")]
     if module:
         train = ["-m", module]
-    setup = options.get("setup", [])
-    lines = [setup] if isinstance(setup, str) else setup
-    head = ["#!/bin/bash", f"# {shlex.join(['tape-exp', *command])}", *flags, "", *lines]
+    head = ["#!/bin/bash", f"# {shlex.join(['tape-exp', *command])}", *lines, "", *setup]
     head += [f"sweep={shlex.quote(str(sweep))}", f"train=({shlex.join([sys.executable, *train])})"]
-    return "\n".join(head) + "\n" + TASK
+    body = [(ROOT / "launch" / name).read_text(encoding="utf-8") for name in ("job.sh", "array.sh")]
+    return "\n".join([*head, "", *body])
+
+
+def quoted(flag: str) -> str:
+    """``--qos='a b'`` of ``--qos=a b``, as sbatch reads it in a script."""
+    option, equals, value = flag.partition("=")
+    return f"{option}={shlex.quote(value)}" if equals else option
 
 
 def queued(sweep: str) -> dict[int, tuple[str, str]]:

@@ -11,7 +11,10 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from shutil import which
+from typing import Any
 
 from tape_exp.experiments import slurm
 from tape_exp.experiments.run_spec import RunSpec, read_specs
@@ -24,7 +27,10 @@ def print_sweeps(runs: Path) -> None:
     """Print every sweep that was submitted from a folder of runs, the latest last."""
     files = sorted(runs.resolve().glob(".sweeps/*/jobs.tsv"), key=lambda f: f.stat().st_mtime)
     if not files:
-        raise ConfigError(f"SLURM has no sweep of {runs}; --runs names another folder.")
+        raise ConfigError(
+            f"no sweep was submitted from here ({runs / '.sweeps'} has none): name the runs, "
+            "as in tape-exp status model=rope,tape seed=0,1, or another folder by --runs."
+        )
     for file in files:
         print_sweep(read_specs(file.parent), file.parent)
 
@@ -35,7 +41,8 @@ def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
     try:
         queue = slurm.queued(sweep.name)
     except ConfigError as error:
-        print(f"Without SLURM's queue: {error}")
+        if which("squeue") or (sweep / "jobs.tsv").exists():  # else nothing was submitted
+            print(f"Without SLURM's queue: {error}")
     shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     if shared:
         print("All with", shlex.join(word for word in jobs[0].overrides if word in shared))
@@ -44,6 +51,8 @@ def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
     for number, job in enumerate(jobs):
         queued, _ = queue.get(number, ("", ""))
         state, note = state_of(job, queued, sweep / "logs" / f"{number}.txt")
+        if state == "running":
+            note = time_to_go(job)
         counts[state] += 1
         print(f"{own[number]:{width}}  {state:7}  {step_of(job):>13}  {note}".rstrip())
     print(", ".join(f"{count} {state}" for state, count in counts.items()))
@@ -77,10 +86,30 @@ def state_of(job: RunSpec, queued: str, log: Path) -> tuple[str, str]:
 
 def step_of(job: RunSpec) -> str:
     """The last step that a run has reported, ``40/100``."""
-    for line in reversed(tail(job.folder / "metrics.jsonl") if job.folder and job.steps else []):
-        with suppress(ValueError):  # the last line may be cut
-            return f"{json.loads(line)['step']}/{job.steps}"
-    return ""
+    rows = last_rows(job)
+    return f"{rows[-1]['step']}/{job.steps}" if rows else ""
+
+
+def time_to_go(job: RunSpec) -> str:
+    """The time that the rest of the training takes at the rate of the last reports, ``0:12:30
+    left``; nothing before there are two of them.
+    """
+    rows = last_rows(job)
+    steps = rows[-1]["step"] - rows[0]["step"] if rows else 0
+    if not steps or job.steps is None:
+        return ""
+    seconds_per_step = (rows[-1]["seconds"] - rows[0]["seconds"]) / steps
+    left = (job.steps - rows[-1]["step"]) * seconds_per_step
+    return f"{timedelta(seconds=round(left))} left"
+
+
+def last_rows(job: RunSpec) -> list[dict[str, Any]]:
+    """The last rows of the metrics of a run that trains; a line may be cut at either end."""
+    rows = []
+    for line in tail(job.folder / "metrics.jsonl") if job.folder and job.steps else []:
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def is_locked(folder: Path) -> bool:

@@ -73,6 +73,7 @@ class Block(nn.Module):
         length = max(arch.train_length, 2)
         s = torch.full((arch.heads,), length / math.lgamma(length + 1)) if attention.ssmax else None
         self.ssmax = None if s is None else nn.Parameter(s)
+        self.temperature = nn.Parameter(torch.ones(arch.heads)) if attention.temperature else None
         self.position = position
 
     def forward(
@@ -157,6 +158,8 @@ class Block(nn.Module):
             places.padding,
             self.window,
         )
+        if self.temperature is not None:
+            scores = scores.times(precise(self.temperature)[:, None])
         if self.ssmax is None:
             return scores
         # s · ln n for a query that sees n keys; of a single one any factor makes 1.

@@ -42,13 +42,21 @@ class Harness(TemplateLM):
     their own.
 
     ``model`` is called as its ``decoder``, which generates; ``max_length`` is the longest input, in
-    tokens; a batch has ``rows``; ``progress(items, description)`` iterates and shows how far it is.
+    tokens; a batch has ``rows``; ``progress(items, description)`` iterates and shows how far it is;
+    ``template`` is that of a chat, in which lm-eval's ``apply_chat_template`` asks.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Tokenizer, max_length: int, rows: int, progress: Any
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        max_length: int,
+        rows: int,
+        progress: Any,
+        template: str | None = None,
     ) -> None:
         super().__init__()
+        self.template = template
         self.model, self.ids = model, tokenizer
         self.max_length, self.rows_per_batch, self.progress = max_length, rows, progress
         if tokenizer.prefix != tokenizer.bos:
@@ -62,6 +70,19 @@ class Harness(TemplateLM):
     @property
     def prefix_token_id(self) -> int:
         return self.ids.prefix
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.ids.fingerprint
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """The turns of a chat as the text of a prompt; what the assistant has begun to say is left
+        open where the prompt is to go on from it.
+        """
+        assert self.template is not None  # lm-eval is told to ask so only where there is one
+        return self.ids.chat(self.template, chat_history, add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: Any = None, **_: Any) -> list[int]:
         """Ids of a text, begun as prompts are unless ``add_special_tokens`` is False."""

@@ -141,7 +141,8 @@ class Adaptation:
         if self.sparse_groups is not None:
             for block in decoder.blocks():
                 plain = type(block.position) is RoPE and block.window is None
-                if not plain or block.ssmax is not None:
+                scaled = block.ssmax is not None or block.temperature is not None
+                if not plain or scaled:
                     raise ConfigError(
                         f"peft.sparse_groups={self.sparse_groups} needs positions in queries and "
                         "keys only, and no window or scaled logits: model=rope."

@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--dry-run", action="store_true", help="list the missing runs")
     side = commands.add_parser("compare", help="a table and figures of any models on any task")
     side.add_argument("words", nargs="+", metavar=KEYS)
-    side.add_argument("--name", default="", help="of its files (default: compare_<task>)")
+    named = "of its files (default: compare_<task>, of a second one compare_<task>_2)"
+    side.add_argument("--name", default="", help=named)
     kept = "keep records, table and figures in results/ (default: <runs>/.compare)"
     side.add_argument("--record", action="store_true", help=kept)
     side.add_argument("--metrics", default="", metavar="a,b", help="the columns (default: all)")
@@ -101,6 +102,7 @@ def compare_models(options: argparse.Namespace) -> int:
     chosen = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
     own = Path(*chosen or ["runs"]).expanduser()
     into = folders.RESULTS if options.record else own / ".compare"
+    artifact.name = compare.free_name(artifact, into, options.name)
     status = 0
     view = compare.view_of(artifact, compare.recorded(own, into), seeds)
     compare.check_columns(view)

@@ -19,7 +19,8 @@ from tape_exp.settings.plugins import names_in, yaml_of
 DEFAULT = {"smoke": None, "small": "a GPU", "paper": "a GPU"}
 COLUMN = {
     *("metric", "paper", "text", "show", "lead", "unigram"),  # what is in its cells
-    *("each", "where", "rows", "seeds_of", "digits", "times", "interval", "heading"),
+    *("each", "where", "rows", "scales", "seeds_of", "digits", "times", "interval", "heading"),
+    "rank",  # which counts in a mean rank, and whether lower or higher is better
 }
 CLAIM = {
     *("text", "at", "better", "than", "among", "rows", "pairs", "every", "lower", "floor"),

@@ -22,7 +22,7 @@ from tape_exp.results.store import (
 )
 from tape_exp.runs.evaluation import check_metric, is_result
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import warn
+from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title
 
 
@@ -112,20 +112,48 @@ def column(metric: str, runs: Sequence[Record]) -> dict[str, Any]:
     return {"metric": metric, "digits": 4 if small else 2}
 
 
+def description_of(name: str, into: Path) -> Path:
+    """The YAML from which the site shows the comparison of a name again."""
+    return into / "tables" / f"{name}.yaml"
+
+
+def free_name(artifact: Artifact, into: Path, given: str = "") -> str:
+    """The name under which a comparison is written: its own, ``compare_arithmetic``, or the first
+    of ``compare_arithmetic_2``, ``_3``, … that no other comparison has. More seeds make no other.
+
+    Raises:
+        ConfigError: another comparison has the ``given`` name, which is not changed.
+    """
+    name = artifact.name
+    number = 1
+    while (description := description_of(name, into)).exists():
+        old = yaml.safe_load(description.read_text(encoding="utf-8"))
+        if signature(old) == signature(asdict(artifact)):
+            break
+        number += 1
+        name = f"{artifact.name}_{number}"
+        if given:
+            raise ConfigError(
+                f"--name={given} is the name of `{old.get('command')}`; name this comparison "
+                f"otherwise, as in --name={name}, or remove {description}."
+            )
+    return name
+
+
+def signature(fields: dict[str, Any]) -> tuple[Any, ...]:
+    """What makes two comparisons one: their rows, what their runs compute, and their columns."""
+    words = shlex.split(fields.get("command", ""))
+    metrics = [word for word in words if word.startswith(("metrics=", "--metrics="))]
+    return fields.get("rows"), without_places(fields.get("overrides", [])), metrics
+
+
 def write(view: View, into: Path) -> list[Path]:
     """Write the table, the figures, and a YAML from which the site shows them again."""
     artifact, stem, table = view.artifact, f"{view.artifact.name}-{view.scale}", view.table
     assert table is not None  # of what is recorded
     path = into / "tables" / f"{stem}.csv"
     fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
-    description = into / "tables" / f"{artifact.name}.yaml"
-    old = fields
-    if description.exists():
-        old = yaml.safe_load(description.read_text(encoding="utf-8"))
-    same = [without_places(each.get("overrides", [])) for each in (old, fields)]
-    if old.get("rows") != fields.get("rows") or same[0] != same[1]:
-        warn(f"{artifact.name} replaces that of `{old['command']}`; --name= keeps both.")
-    write_atomically(description, yaml.safe_dump(fields, sort_keys=False))
+    write_atomically(description_of(artifact.name, into), yaml.safe_dump(fields, sort_keys=False))
     if not path.exists() or path.read_text(encoding="utf-8") != table.csv():
         from tape_exp.paper.figures import figures  # imports matplotlib
 

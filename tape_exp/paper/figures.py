@@ -7,6 +7,8 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
   label of the outer dimensions. ``of``: metric -> the panel's title (default: every metric with
   lengths), ``quantity``, ``across``, ``guess: <metric>``, ``linear``: no logarithmic axis.
 - ``losses``: validation loss by step. ``panels``: the dimension that has a panel for each label.
+- ``parts``: the columns ``of`` by the labels of the dimension ``across``, models side by side;
+  ``panels``: the labels of the first dimension that have one.
 - ``matrices``, ``pattern``, ``ladder``: of one artifact each.
 """
 
@@ -25,7 +27,7 @@ import numpy as np
 
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
-from tape_exp.drawing.style import REFERENCE, categorical, styles_of
+from tape_exp.drawing.style import REFERENCE, LineStyle, categorical, styles_of
 from tape_exp.paper import special
 from tape_exp.paper.view import Row, View, fill
 from tape_exp.results.record import Record
@@ -162,6 +164,50 @@ def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         yield "", partial(plots.curves, every, title=title_of(view))
 
 
+def _parts(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
+    """Means over seeds and their intervals, of models that have at least two of the labels."""
+    across, (outer, *_) = spec["across"], view.dimensions()
+    labels = [*dict.fromkeys(row.labels[across] for row in view.rows)]
+    groups: dict[tuple[str, str], dict[str, dict[str, Value]]] = {}
+    for heading in spec["of"]:
+        (column,) = [each for each in view.columns if each.name == heading]
+        for row in view.rows:
+            value, part = view.cell(row, column), row.labels[outer]
+            if isinstance(value, Value) and part in spec["panels"]:
+                points = groups.setdefault((part, heading), {}).setdefault(last_label(row), {})
+                points[row.labels[across]] = value
+    compared = {
+        panel: {name: points for name, points in models.items() if len(points) > 1}
+        for panel, models in groups.items()
+    }
+    styles = styles_of(name for models in compared.values() for name in models)
+    panels = [
+        parts_panel(*panel, models, labels, styles) for panel, models in compared.items() if models
+    ]
+    if panels:
+        yield "", partial(plots.curves, panels, title=title_of(view), shared=False)
+
+
+def parts_panel(
+    title: str,
+    quantity: str,
+    models: Mapping[str, Mapping[str, Value]],
+    labels: Sequence[str],
+    styles: Mapping[str, LineStyle],
+) -> Panel:
+    """The points of each model beside one another, at the place of their label."""
+    lines = []
+    for number, (model, points) in enumerate(models.items()):
+        aside = 0.6 * ((number + 0.5) / len(models) - 0.5)
+        x, values = [labels.index(label) + aside for label in points], points.values()
+        y, low, high = ([getattr(v, end) for v in values] for end in ("number", "low", "high"))
+        lines.append(Line(display_name(model), x, y, low, high, styles[model], joined=False))
+    words = [label.replace("_", "\n") for label in labels]
+    axis: Any = {"ticks": [*range(len(labels))], "ticklabels": words, "bars": True}
+    axis["ylim"] = plots.PERCENT if "%" in quantity else None
+    return Panel(title, "", quantity, lines, **axis)
+
+
 def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """Extra length by trained digits, and TAPE's paired lead, with the paper's points."""
     papers = special.paper_extra_lengths()
@@ -258,5 +304,6 @@ KINDS: dict[str, Callable[[View, Mapping[str, Any]], Iterator[tuple[str, Draw]]]
     "losses": _losses,
     "ladder": _ladder,
     "matrices": _matrices,
+    "parts": _parts,
     "pattern": _pattern,
 }

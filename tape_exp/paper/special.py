@@ -18,6 +18,7 @@ from tape_exp.results.statistics import Value, lowest
 from tape_exp.results.store import commits
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError
 
 if TYPE_CHECKING:
     from tape_exp.paper.view import View
@@ -26,15 +27,18 @@ if TYPE_CHECKING:
 
 
 def ranked(view: "View", table: Table) -> Table:
-    """tab_encodings: by the mean rank of the longer sums, the words of trained lengths and the
-    perplexity, among the models that have all three, by the seeds that all have.
+    """A table by the mean rank over the columns with a key ``rank``, ``lower`` or ``higher`` being
+    the better, among the models that have all of them, by the seeds that all have.
     """
-    signs = {
-        "addition, > {n} digits (%)": -1,
-        "parity, ≤ {n} letters (%)": -1,
-        "perplexity at {n} tokens": 1,
-    }
-    columns = [column for column in view.columns if column.template in signs]
+    from scipy.stats import rankdata  # half a second to import
+
+    columns = [column for column in view.columns if column.spec.get("rank")]
+    better = {column.spec["rank"] for column in columns}
+    if not columns or not better <= {"lower", "higher"}:
+        raise ConfigError(
+            f"conf/paper/{view.artifact.name}.yaml: finish: ranked needs rank: lower or rank: "
+            "higher in each column whose ranks count."
+        )
     values, cells = {}, []
     for row, cell in zip(view.rows, table.rows, strict=True):
         model, runs = row.labels["model"], [view.runs(row, column) for column in columns]
@@ -47,9 +51,8 @@ def ranked(view: "View", table: Table) -> Table:
     ranks = {}
     if common := set.intersection(*seeds_of) if seeds_of else None:
         means = [[mean(runs[s].number for s in common) for runs in row] for row in values.values()]
-        losses = np.array(means) * [signs[column.template] for column in columns]
-        lower, equal = losses < losses[:, None], losses == losses[:, None]
-        order = lower.sum(1) + (equal.sum(1) + 1) / 2  # scipy.stats takes half a second to import
+        signs = [1 if column.spec["rank"] == "lower" else -1 for column in columns]
+        order = rankdata(np.array(means) * signs, axis=0)
         ranks = dict(zip(values, map(float, order.mean(1)), strict=True))
     for row, cell in zip(view.rows, cells, strict=True):
         rank = ranks.get(row.labels["model"])

@@ -86,6 +86,7 @@ class View:
         return [
             Column(template, spec, who, at)
             for template, spec in self.artifact.columns.items()
+            if self.scale in spec.get("scales", [self.scale])
             for ours, theirs in self._each(spec)
             for who, at in (("paper", theirs), ("ours", ours))
             if at is not None and spec.keys() & sides[who]

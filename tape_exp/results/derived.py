@@ -12,7 +12,7 @@ BUILTIN = "builtin_"
 # What `Record.metrics` has besides the metrics of a task, as patterns of a shell.
 DERIVED = (
     *("parameters", "positional_parameters", "trained_parameters", "steps", "tokens"),
-    *("extra_length", "solved_at", "digits/exact_match@*", "*/score"),
+    *("extra_length", "solved_at", "digits/exact_match@*", "next/exact_match", "*/score"),
     *("distance@*", "dominance@*", "range@*", "longest_window", "tokens_scored"),
 )
 SOLVED = 0.01  # nats a token
@@ -62,17 +62,17 @@ def _extra_length(run: Mapping[str, Any]) -> dict[str, float]:
 
 def _by_digits(run: Mapping[str, Any]) -> dict[str, float]:
     """Of a grid of addition the exact match by the digits of the longer operand, which are given in
-    percent of the trained digits.
+    percent of the trained digits; ``next`` is of one digit more than these.
     """
     trained = run["config"]["task"].get("train_digits")
     if trained is None or "heatmap" not in run:
         return {}
     grid = np.array(run["heatmap"], float)
     longer = np.maximum.outer(*(np.arange(1, size + 1) for size in grid.shape))
-    return {
-        f"digits/exact_match@{round(100 * n / trained)}": float(grid[longer == n].mean())
-        for n in range(1, longer.max() + 1)
-    }
+    means = {n: float(grid[longer == n].mean()) for n in range(1, longer.max() + 1)}
+    following = {"next/exact_match": means[trained + 1]} if trained + 1 in means else {}
+    by_share = {f"digits/exact_match@{round(100 * n / trained)}": m for n, m in means.items()}
+    return by_share | following
 
 
 def _solved(run: Mapping[str, Any]) -> dict[str, float]:

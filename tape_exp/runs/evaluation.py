@@ -19,7 +19,8 @@ def is_result(metric: str) -> bool:
     """Whether a metric is a result, which logs, cards and ``paper compare`` show: no standard
     error, no end of an interval, and no diagnostic, which only explains one.
     """
-    diagnostic = metric.partition("/")[0] in ("causal", "failures", "forced", "state")
+    diagnostics = ("address", "causal", "failures", "forced", "state")
+    diagnostic = metric.partition("/")[0] in diagnostics
     return not diagnostic and not metric.endswith(("_stderr", "_low", "_high"))
 
 

@@ -17,7 +17,8 @@ from tape_exp.settings.naming import literal
 log = logging.getLogger("tape_exp")
 ROPE = "tape_exp.models.positions.rope.RoPE"
 # Of keys of model that a config may lack.
-DEFAULTS = {"model.ssmax": False, "model.qk_norm": False, "model.scaling.method": "none"}
+ADDED = ("model.ssmax", "model.temperature", "model.qk_norm")  # to any encoding
+DEFAULTS = dict.fromkeys(ADDED, False) | {"model.scaling.method": "none"}
 # May differ from the checkpoint's: a name, and what only training reads.
 FREE = {"model.name", "peft.lora.dropout", "peft.sparse_groups"}
 
@@ -98,7 +99,7 @@ def _check_config(
     """
     keys: set[str] = set()
     if adaptation is not None and (checkpoint.is_dir() if run is None else run.peft.name == "none"):
-        keys, drop = {"model.ssmax", "model.qk_norm"}, adaptation.drop
+        keys, drop = {*ADDED}, adaptation.drop
         model = run.model if run is not None else {"_target_": ROPE}
         fixed = ("_target_", "layers", "random_range", "random_floats")
         same = all(model.get(key) == cfg.model.get(key) for key in fixed)

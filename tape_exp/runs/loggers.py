@@ -1,16 +1,21 @@
-"""Where metrics and artifacts go: metrics.jsonl, and W&B (``logger=``)."""
+"""Where metrics and artifacts go: metrics.jsonl, and what ``logger=`` says: W&B, or any logger of
+Lightning by its ``_target_``.
+"""
 
 import configparser
+import inspect
 import json
 import logging
 import netrc
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from hydra.utils import get_object, instantiate
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
@@ -19,6 +24,7 @@ from tape_exp.machine.processes import first_process
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.metrics import Stopwatch, read_metrics
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redact import redact_tree
 from tape_exp.settings.schema import LoggerConfig
 
@@ -88,9 +94,40 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
     if not first_process():
         return []
     loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
+    if "_target_" in cfg.logger:
+        return loggers
     if asks_for_wandb(cfg.logger) and (started := _begin_on_wandb(cfg, run)):
         loggers.append(WandbLogger(experiment=started))
     return loggers
+
+
+def make_lightning_logger(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
+    """The logger that ``logger._target_`` names; none without a target, and none but in the first
+    process.
+
+    Where its constructor takes them and the section has none, ``save_dir`` is the run's folder,
+    ``run_name`` the run's name and ``name`` that of the YAML.
+
+    Raises:
+        ConfigError: it cannot be made, as without its package, or is no logger of Lightning.
+    """
+    if "_target_" not in cfg.logger or not first_process():
+        return []
+    section: Any = OmegaConf.to_container(cfg.logger, resolve=True)
+    unset = asdict(LoggerConfig())  # keys of W&B, which every section has
+    keys = {key: value for key, value in section.items() if unset.get(key, ...) != value}
+    name, target = keys.pop("name"), keys["_target_"]
+    try:
+        takes = inspect.signature(get_object(target)).parameters
+        facts = {"name": name, "save_dir": str(run.path), "run_name": run.name}
+        given = {key: value for key, value in facts.items() if key in takes}
+        made = instantiate(given | keys, _convert_="all")
+    except Exception as error:
+        reason = " ".join(str(error.__cause__ or error).split()).rstrip(".")
+        raise ConfigError(f"logger={name}: {target} cannot be made ({reason}).") from error
+    if not isinstance(made, Logger):
+        raise ConfigError(f"logger={name}: {target} is no logger of Lightning.")
+    return [made]
 
 
 def asks_for_wandb(logger: DictConfig) -> bool:
@@ -198,6 +235,19 @@ def _arguments(cfg: DictConfig, run: RunDirectory, theirs: Any) -> dict[str, Any
     }
 
 
+def send_settings(loggers: list[Logger], run: RunDirectory) -> None:
+    """Send the part of the config that the run is a function of, as hyper-parameters; W&B has it
+    from the beginning.
+    """
+    settings = redact_tree(run.identity)
+
+    def send(logger: Logger) -> None:
+        if not isinstance(logger, WandbLogger):
+            logger.log_hyperparams(settings)
+
+    log_to_all(loggers, send)
+
+
 def publish(
     loggers: list[Logger], evaluation: Evaluation, images: list[Path], record: dict[str, Any]
 ) -> None:
@@ -222,11 +272,16 @@ def publish(
 
 
 def close(loggers: list[Logger], done: bool, preempted: bool) -> None:
-    """End the W&B run, if there is one: the next run of this process gets one of its own."""
+    """End the W&B run, if there is one: the next run of this process gets one of its own. Another
+    logger is told how the run ended.
+    """
 
     def end(logger: Any) -> None:
+        if not isinstance(logger, WandbLogger):
+            logger.finalize("success" if done else "failed")
+            return
         if preempted:
             logger.experiment.mark_preempting()
         logger.experiment.finish(exit_code=int(not done))
 
-    log_to_all([logger for logger in loggers if isinstance(logger, WandbLogger)], end)
+    log_to_all([logger for logger in loggers if not isinstance(logger, JsonlLogger)], end)

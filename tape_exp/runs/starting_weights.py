@@ -336,7 +336,8 @@ def _check_fit(cfg: DictConfig, values: dict[str, Any]) -> None:
             f"checkpoint={cfg.checkpoint} is a Llama, which reads text, and task={cfg.task.name} "
             "has none: choose one that does, such as task=perplexity, c4 or benchmarks."
         )
-    model, added = cfg.model, [key for key in ("ssmax", "qk_norm") if cfg.model.get(key)]
+    model, scaling = cfg.model, ("ssmax", "temperature", "qk_norm")
+    added = [key for key in scaling if model.get(key)]
     added = [key for key in added if not values.get(f"model.{key}")]
     rotary = (
         "layers" not in model

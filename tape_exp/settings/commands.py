@@ -15,6 +15,18 @@ Arguments = ParamSpec("Arguments")
 PARSERS = ("hydra", "omegaconf", "yaml")  # whose errors are the user's mistakes
 
 
+class RunFailedError(Exception):
+    """A run in another process has failed, and has said so there.
+
+    Args:
+        status: that of the command.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     """Turn errors of a command's ``main`` into a sentence on stderr and a status.
 

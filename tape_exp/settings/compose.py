@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -32,7 +32,14 @@ from tape_exp.settings import folders
 from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError, choose, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
-from tape_exp.settings.schema import GROUPS, Arch, AttentionConfig, Config, Optim
+from tape_exp.settings.schema import (
+    GROUPS,
+    Arch,
+    AttentionConfig,
+    Config,
+    LoggerConfig,
+    Optim,
+)
 
 UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
 # Ends of our keys, and what transformers' Trainer, lm-eval and others call them.
@@ -63,8 +70,15 @@ FOREIGN = {
     "checkpoint": "pretrained model_args model_name_or_path",
     "shots": "num_fewshot",
 }
-# Sections with keys that YAMLs may leave out.
-OPTIONAL: dict[str, Any] = {"model": AttentionConfig, "task.optim": Optim, "task.arch": Arch}
+BY_TASK = [f"task.arch.{key}" for key in ("vocab", "max_length", "train_length", "digits")]
+# Keys that YAMLs may leave out.
+OPTIONAL = [
+    f"{section}.{field.name}"
+    for section, cls in (("model", AttentionConfig), ("task.optim", Optim), ("task.arch", Arch))
+    for field in fields(cls)
+    if field.default is not MISSING and f"{section}.{field.name}" not in BY_TASK
+]
+LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")  # of Hydra's plugins
 USER_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
@@ -79,6 +93,8 @@ class PackageConfigs(SearchPathPlugin):
 
 ConfigStore.instance().store(name="schema", node=asdict(Config()))  # the keys and their defaults
 Plugins.instance().register(PackageConfigs)
+# A script of launch/, as conf/hydra/launcher/slurm.yaml names it.
+OmegaConf.register_new_resolver("launch_file", lambda name: str(folders.ROOT / "launch" / name))
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -131,10 +147,14 @@ def complete(cfg: DictConfig, words: Sequence[str]) -> None:
         name = (cfg.get(group) or {}).get("name")
         if not re.fullmatch(r"[A-Za-z0-9_][\w.+×-]{0,99}", str(name)) or name is None:
             raise ConfigError(
-                f"{group}.name={name} must be of letters, digits and _ . + -; choose {group}=."
+                f"{group}.name={name} must be of letters, digits and _ . + -, as in "
+                f"{group}.name=mine_2."
             )
     # The others' keys are checked where their objects are built.
-    values = {key: None if key in ("model", "task", "scale", "peft") else cfg[key] for key in cfg}
+    others: dict[str, Any] = {"model": None, "task": None, "scale": None, "peft": None}
+    if "_target_" in cfg.logger:
+        others["logger"] = asdict(LoggerConfig())
+    values = {key: others[key] if key in others else cfg[key] for key in cfg}
     validate(Config, OmegaConf.to_container(OmegaConf.create(values), resolve=True), "")
     with open_dict(cfg):
         # What the user typed goes into the record; a dollar in it is no interpolation of ours.
@@ -163,12 +183,14 @@ def _has(cfg: DictConfig, key: str) -> bool:
 
 def spell_out(words: Sequence[str]) -> list[str]:
     """``model=[rope,nope]`` as Hydra reads it: ``model=layers`` and ``model.layers=[rope,nope]``,
-    where it would merge the two YAMLs into one. Packages that ``hydra.searchpath=`` names are known
-    from now on.
+    where it would merge the two YAMLs into one; ``++task.optim.eps=1e-6`` for a key that the task's
+    YAML may leave out. Packages that ``hydra.searchpath=`` names are known from now on.
     """
     spelled: list[str] = []
     for word in words:
         word = re.sub(r"^--(?!(?:cfg|package|info)=)(?=[\w.]+=)", "", word)  # those are Hydra's
+        if word.partition("=")[0] in OPTIONAL:
+            word = f"++{word}"
         if word.startswith("hydra.searchpath="):
             names = re.findall(r"pkg://(\w+)\.conf\b", word)
             packages().update({name: path for name in names if (path := folder_of(name))})
@@ -214,8 +236,10 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     text, key = " ".join(str(error).split()), str(getattr(error, "full_key", None) or "")
     if isinstance(error, ConfigError):
         return text
-    if match := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
+    if match := re.search(r"Could not (?:find|load) '([^']+)/([^'/]+)'", text):
         group, choice = match.groups()
+        if group == "hydra/launcher" and choice in LAUNCHERS:
+            return f"hydra/launcher={choice} is a plugin: pip install 'tape_exp[launchers]'."
         options = list(getattr(error, "options", None) or names_in(group))
         place = f"scale={choice} for task={group[6:]}" if group.startswith("scale/") else ""
         return choose(place or f"{group}={choice}", choice, options)
@@ -233,11 +257,9 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     unknown = re.search(r"Could not override '([^']+)'|Key '([^']+)' (?:is )?not in", text)
     if unknown:
         name = key or next(filter(None, unknown.groups()))
-        section, _, last = name.rpartition(".")
-        if section in OPTIONAL and last in OPTIONAL[section].__dataclass_fields__:
-            group = section.partition(".")[0]
-            return f"{name} is no key of this {group}'s YAML; write +{name}= to add it."
-        return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows every key."
+        if name in BY_TASK:
+            return f"{name} follows from the task and its data: leave it out."
+        return f"{name}{_nearest(name, words)} `tape-exp train --cfg job` shows the keys."
     text = re.sub(r" (full_key|reference_type|object_type|See https).*", "", text)
     return f"{key}: {text}." if key else text
 
@@ -257,7 +279,8 @@ def _nearest(key: str, words: Sequence[str]) -> str:
     """`` is not known. Did you mean …?`` of the keys that the chosen YAMLs set."""
     choices = tuple(w for w in words if w.partition("=")[0] in (*GROUPS, "hydra.searchpath"))
     try:
-        known = [*GROUPS, *_keys(OmegaConf.to_container(_choose(choices)))]
+        composed = OmegaConf.to_container(_choose(choices))
+        known = [*dict.fromkeys([*GROUPS, *_keys(composed), *OPTIONAL])]
     except USER_ERRORS:
         known = list(GROUPS)
     last_of = {k: k.rpartition(".")[2] for k in known if not k.startswith("scale.")}

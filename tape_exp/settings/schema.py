@@ -48,6 +48,8 @@ class TrainerConfig:
     # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
     frozen_bf16: bool = False
     attention: Literal["auto", "explicit", "sdpa", "flex", "flash"] = "auto"
+    # Lightning's, into profile/ of the run's folder
+    profiler: Literal["simple", "advanced", "pytorch"] | None = None
     timeout: Count = 600  # seconds that processes wait for one another before the run ends
     log_every: Count = 10  # optimizer steps
     validate_every: Count = 250  # optimizer steps
@@ -58,7 +60,8 @@ class TrainerConfig:
 class LoggerConfig:
     """Where metrics go besides ``metrics.jsonl``; conf/logger/wandb.yaml says what null stands for.
 
-    ``auto`` is W&B where a machine has a login, or another of these keys is set, else nothing.
+    ``auto`` is W&B where a machine has a login, or another of these keys is set, else nothing. A
+    YAML with a ``_target_`` has the keys of that logger's constructor instead.
     """
 
     name: Literal["auto", "wandb", "none"] = "auto"
@@ -125,15 +128,20 @@ class Arch:
     def __post_init__(self) -> None:
         if self.heads % self.key_heads:
             raise ConfigError(
-                f"task.arch.kv_heads={self.kv_heads} does not divide task.arch.heads={self.heads}."
+                f"task.arch.kv_heads={self.kv_heads} does not divide task.arch.heads={self.heads}; "
+                f"task.arch.kv_heads={divisor(self.heads, self.key_heads)} would do."
             )
+        width = multiple(2 * self.heads, self.width)  # of which each head has an even part
         if self.head_size is None and self.width % self.heads:
             raise ConfigError(
-                f"task.arch.heads={self.heads} does not divide task.arch.width={self.width}."
+                f"task.arch.heads={self.heads} does not divide task.arch.width={self.width}; "
+                f"task.arch.width={width} would do."
             )
         if self.head_dim % 2:
+            key = f"width={width}" if self.head_size is None else f"head_size={self.head_dim + 1}"
             raise ConfigError(
-                f"task.arch.head_size, or width / heads, is {self.head_dim} and must be even."
+                f"task.arch.head_size, or width / heads, is {self.head_dim} and must be even; "
+                f"task.arch.{key} would do."
             )
 
     @property
@@ -155,6 +163,8 @@ class AttentionConfig:
 
     - ``ssmax`` multiplies its logits by s · ln n, s learned per layer and head (Nakanishi,
       "Scalable-Softmax Is Superior for Attention", 2025),
+    - ``temperature`` multiplies its logits by a number that is learned per layer and head, and
+      begins at 1: an inverse temperature,
     - ``random_range`` draws the positions of each row, of all layers alike, from this multiple of
       the task's longest sequence: see :class:`~tape_exp.models.layers.RandomPositions`; with
       ``random_floats`` as :class:`~tape_exp.models.layers.RandomFloats`,
@@ -166,6 +176,7 @@ class AttentionConfig:
     window: Count | None = None  # tokens that a query sees, itself included; null: all
     sinks: Natural = 0  # the first tokens, which every query sees besides
     ssmax: bool = False
+    temperature: bool = False
     qk_norm: bool = False
     random_range: Annotated[float, Gt(1)] | None = None  # null: positions are 0 … T - 1
     random_floats: bool = False
@@ -191,8 +202,24 @@ class Optim:
     position_lr: Positive = 1.0
 
     def __post_init__(self) -> None:
+        if self.warmup > 1:
+            raise ConfigError(
+                f"task.optim.warmup={self.warmup} is a fraction of the run, at most 1; "
+                "task.optim.warmup=0.02 would do."
+            )
         if self.warmup + self.decay > 1 + 1e-9:
+            decay = 1 - self.warmup
             raise ConfigError(
                 f"task.optim.warmup={self.warmup} and task.optim.decay={self.decay} are fractions "
-                "of the run, and sum to more than 1."
+                f"of the run, and sum to more than 1; task.optim.decay={decay:g} would do."
             )
+
+
+def divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most ``most``: 4 of 12 and 5."""
+    return max(d for d in range(1, most + 1) if number % d == 0)
+
+
+def multiple(of: int, least: int) -> int:
+    """The smallest multiple of a number that is at least ``least``: 12 of 3 and 10."""
+    return -(-least // of) * of

@@ -18,12 +18,23 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
-from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
+from tape_exp.tasks.digit_attention import address_metrics, address_names, digit_attention
+from tape_exp.tasks.position_use import (
+    INTERVENTIONS,
+    Rows,
+    factor_metrics,
+    factor_names,
+    interventions,
+    state_metrics,
+    state_names,
+    updates_positions,
+)
 from tape_exp.tasks.slices import RowScores, next_tokens, split_means, split_names
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
 SUMS_PER_SAMPLE = 10  # of a cell whose test samples are held out of training, at least
+DIAGNOSED = 32  # sums of one pair of lengths, whose state and attention are looked at
 FAULTS = ("wrong_digit", "eos_early", "eos_late")  # numbered from 1; 0 is a sum without a fault
 
 
@@ -38,9 +49,12 @@ class Arithmetic(Task):
     Metrics, in percent: ``test/exact_match`` (unweighted mean over the grid, the paper's number),
     ``id/exact_match`` (both operands within the trained lengths), ``ood/exact_match`` (the other
     cells), each with its standard error. Diagnostics, which tell why sums are wrong:
-    ``forced/…`` and ``failures/…`` (:func:`fault_metrics`), of TAPE also ``state/…`` and
-    ``causal/<what is reset>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
-    cell with updates of the state left out (:mod:`~tape_exp.tasks.position_use`).
+    ``forced/…`` and ``failures/…`` (:func:`fault_metrics`), ``address/…``, where the digits of an
+    answer look (:mod:`~tape_exp.tasks.digit_attention`), and of TAPE also ``state/…`` and
+    ``causal/<intervention>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
+    cell with parts of the state's update left out (:mod:`~tape_exp.tasks.position_use`); among
+    them ``causal/<intervention>/next/…``, of sums whose longer operand has one digit more than
+    the trained ones.
 
     Args:
         train_digits, test_digits: the longest operand in training, n, and in the test.
@@ -121,24 +135,62 @@ class Arithmetic(Task):
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         evaluation = super().evaluate(model, progress, limit)
         decoder = getattr(model, "decoder", None)
-        if decoder is not None and updates_positions(decoder):
-            evaluation.metrics |= self.position_metrics(model, decoder, progress, limit)
+        if decoder is not None:
+            evaluation.metrics |= self.address_metrics(model)
+            if updates_positions(decoder):
+                evaluation.metrics |= self.position_metrics(model, decoder, progress, limit)
         return evaluation
+
+    def address_metrics(self, model: Model) -> dict[str, float]:
+        """Where the digits of an answer look in the longest trained sums, and with one digit more,
+        where the test has such.
+        """
+        found = {}
+        for number, length in enumerate(self._lengths_of_address()):
+            digits = self.train_digits + number
+            tokens = self.grid_batch([(digits, digits)])["inputs"][:DIAGNOSED]
+            found[length] = digit_attention(model, tokens, digits)
+        return address_metrics(found)
+
+    def _lengths_of_address(self) -> list[str]:
+        return ["id", "next"] if self.test_digits > self.train_digits else ["id"]
 
     def position_metrics(
         self, model: Model, decoder: Decoder, progress: Progress, limit: int | None
     ) -> dict[str, float]:
-        """Sizes and turns of the state by layer, and exact match with parts of its update reset."""
-        tokens = self.grid_batch([(self.train_digits, self.train_digits)])["inputs"][:32]
+        """The state by layer, and exact match with parts of it or of its update left out."""
+        tokens = self.grid_batch([(self.train_digits, self.train_digits)])["inputs"][:DIAGNOSED]
         metrics = state_metrics(model, tokens, tokens != PAD)
+        metrics |= factor_metrics(model, tokens, tokens != PAD)
         few = copy.copy(self)
         few.samples_per_cell = min(self.diagnosed_per_cell, self.samples_per_cell)
-        for name, parts in RESETS.items():
-            with without(decoder, parts):
-                found = Task.evaluate(few, model, progress, limit).metrics
-            kept = [key for key in ("id/exact_match", "ood/exact_match") if key in found]
-            metrics |= {f"causal/{name}/{key}": found[key] for key in kept}
+        rows = itertools.islice(few.trained_rows(), limit)
+        for name, changed in interventions(model, decoder, rows).items():
+            with changed():
+                found = Task.evaluate(few, model, progress, limit)
+            for split, value in few.means_by_split(found).items():
+                metrics[f"causal/{name}/{split}/exact_match"] = value
         return metrics
+
+    def trained_rows(self) -> Rows:
+        """The rows of trained lengths that the test has, in batches, and which of their tokens are
+        no padding.
+        """
+        for cells, _ in self.test_batches():
+            if trained := [*filter(self.is_trained, cells)]:
+                tokens = self.grid_batch(trained)["inputs"]
+                yield tokens, tokens != PAD
+
+    def means_by_split(self, evaluation: Evaluation) -> dict[str, float]:
+        """Exact match of trained and of longer sums, and of those of one digit more (``next``)."""
+        metrics, grid = evaluation.metrics, evaluation.heatmap
+        means = {split: metrics.get(f"{split}/exact_match") for split in ("id", "ood")}
+        if grid is not None:
+            lengths = np.arange(1, self.test_digits + 1)
+            cells = grid.values[np.maximum.outer(lengths, lengths) == self.train_digits + 1]
+            scored = cells[~np.isnan(cells)]
+            means["next"] = float(scored.mean()) if len(scored) else None
+        return {split: value for split, value in means.items() if value is not None}
 
     def metric_names(self) -> list[str]:
         """Diagnostics, which only some encodings or answers have, among them."""
@@ -146,9 +198,11 @@ class Arithmetic(Task):
         names = split_names(self.measures, ("test", *splits))
         names += [f"forced/{name}" for name in names]
         names += [f"failures/{split}/{fault}" for split in splits for fault in FAULTS]
-        names += [f"causal/{name}/{split}/exact_match" for name in RESETS for split in splits]
-        layers = range(1, self.arch.layers + 1)
-        return names + [f"state/{kind}@{n}" for kind in ("size", "turn") for n in layers]
+        lengths = self._lengths_of_address()
+        parts = [*dict.fromkeys([*splits, *lengths])]
+        names += [f"causal/{name}/{part}/exact_match" for name in INTERVENTIONS for part in parts]
+        names += address_names(lengths, self.arch.layers)
+        return [*names, *state_names(self.arch), *factor_names(self.arch)]
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         return super().score_rows(logits, labels) | sum_scores(logits, labels)

@@ -20,6 +20,7 @@ from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.runs.evaluation import Evaluation
+from tape_exp.runs.starting_weights import chat_template
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.schema import Arch, Count, Natural
 from tape_exp.tasks.base import Model, Progress
@@ -58,6 +59,12 @@ class Benchmarks(TextTask):
             a Llama was trained on, else ``train_length``.
         shots: solved examples before each question; null: the task's own number, else 0.
         limit: documents a task, from its beginning; null: all.
+        chat: a question is the user's turn in the template of a chat that the Llama has, solved
+            examples are turns before it, and the model answers as the assistant; as lm-eval's
+            ``--apply_chat_template --fewshot_as_multiturn``.
+
+    Raises:
+        ConfigError: ``chat`` for a model that has no template of a chat.
     """
 
     trains = False
@@ -76,8 +83,10 @@ class Benchmarks(TextTask):
         shots: Natural | None = None,
         limit: Count | None = None,
         rows_per_batch: Count = 64,
+        chat: bool = False,
     ) -> None:
         super().__init__(arch, seed, Text("builtin"), tokenizer, train_length)
+        self.chat = chat
         self.cuts, self.longest = longest is not None, longest or train_length
         self.set_max_length(self.longest)
         self.names, self.source, self.path, self.trust = list(tasks), source, path, trust
@@ -87,6 +96,7 @@ class Benchmarks(TextTask):
         checkpoint, cache = self.surroundings.checkpoint, self.surroundings.cache
         if not self.cuts and checkpoint and checkpoint.is_dir():
             self.longest = self.trained_tokens()
+        self.template = self._chat_template() if self.chat else None
         needed = None
         if self.longest >= RULER[0] or any("ruler" in name for name in self.names):
             needed = ruler(self.tokenizer, self.longest, cache)
@@ -95,6 +105,18 @@ class Benchmarks(TextTask):
             folder = builtin.write_benchmarks(cache.resolve() / "benchmarks" / "builtin")
         self.loaded = load(self.names, folder, self.shots, needed)
         self._check_answers()
+
+    def _chat_template(self) -> str:
+        """The template in which questions are asked."""
+        checkpoint = self.surroundings.checkpoint
+        template = chat_template(checkpoint) if checkpoint else None
+        if template is None:
+            raise ConfigError(
+                "task.chat=true: the model has no template of a chat (chat_template.jinja, or "
+                "chat_template in tokenizer_config.json); name one that has in checkpoint=, or "
+                "leave task.chat out."
+            )
+        return template
 
     def _check_answers(self) -> None:
         """Refuse what the model would not answer as asked, before it answers anything."""
@@ -122,8 +144,9 @@ class Benchmarks(TextTask):
         from tape_exp.models.harness import Harness
 
         documents = min((n for n in (limit, self.limit) if n is not None), default=None)
-        harness = Harness(model, self.tokenizer, self.longest, self.rows_per_batch, progress)
-        results = results_of(harness, self.loaded, documents)
+        rows = self.rows_per_batch
+        harness = Harness(model, self.tokenizer, self.longest, rows, progress, self.template)
+        results = results_of(harness, self.loaded, documents, self.chat)
         metrics: dict[str, float] = {}
         kind = Text("benchmarks", self.source).label
         # Groups that add up their subjects, and the tasks outside of such groups.
@@ -228,12 +251,24 @@ def load(
     return loaded
 
 
-def results_of(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dict[str, Any]]:
-    """lm-eval's results of each task and group for an ``LM``, from ``limit`` documents a task."""
+def results_of(
+    model: Any, loaded: Any, limit: int | None = None, chat: bool = False
+) -> dict[str, dict[str, Any]]:
+    """lm-eval's results of each task and group for an ``LM``, from ``limit`` documents a task;
+    with ``chat`` by its ``apply_chat_template``.
+    """
     from lm_eval.evaluator import evaluate
 
     with _quiet():
-        report = evaluate(model, loaded, limit=limit, bootstrap_iters=1000, log_samples=False)
+        report = evaluate(
+            model,
+            loaded,
+            limit=limit,
+            bootstrap_iters=1000,
+            log_samples=False,
+            apply_chat_template=chat,
+            fewshot_as_multiturn=chat,
+        )
     assert report is not None
     return {name: dict(row) for name, row in report["results"].items()}
 

@@ -1,6 +1,7 @@
 """Pre-training of a language model (section 4.2), with its perplexity on test sets at the end."""
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,18 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Optim
 from tape_exp.tasks.base import Model, Progress, epoch_samples
 from tape_exp.tasks.perplexity import Windows, perplexity, perplexity_names
+from tape_exp.tasks.position_use import (
+    INTERVENTIONS,
+    factor_metrics,
+    factor_names,
+    interventions,
+    updates_positions,
+)
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask
 
 SHIFT = 3  # positions, of the metric shift/attention
+DIAGNOSED = 8  # blocks whose positional state is looked at
 
 
 class Pretrain(TextTask):
@@ -30,7 +39,9 @@ class Pretrain(TextTask):
 
     Metrics: ``val/loss`` and ``val/perplexity`` during training; of each test set those of
     :func:`~tape_exp.tasks.perplexity.perplexity`; ``shift/attention``, in percent, by how much
-    attention changes when position ids begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`).
+    attention changes when position ids begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`);
+    of TAPE ``state/…`` and ``causal/<intervention>/perplexity`` of the validation blocks
+    (:mod:`~tape_exp.tasks.position_use`).
 
     Args:
         train_length: T.
@@ -144,7 +155,8 @@ class Pretrain(TextTask):
     def metric_names(self) -> list[str]:
         labels = [text.label for text in self.tests.values()]
         of_tests = [name for label in labels for name in perplexity_names(label, self.windows)]
-        return [*of_tests, "shift/attention"]
+        of_updates = [f"causal/{name}/perplexity" for name in INTERVENTIONS]
+        return [*of_tests, "shift/attention", *of_updates, *factor_names(self.arch)]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """The perplexity on each test set at each length, and the error of shifted positions."""
@@ -158,7 +170,27 @@ class Pretrain(TextTask):
         rows = torch.cat([x["inputs"] for x in self._validation[:2]])[:2, :longest]
         with without_autocast(model.decoder):
             error = shift_error(model.decoder, rows.to(model.device), SHIFT)
-        return Evaluation(metrics | {"shift/attention": 100 * error})
+        metrics["shift/attention"] = 100 * error
+        if updates_positions(model.decoder):
+            metrics |= self.position_metrics(model, limit)
+        return Evaluation(metrics)
+
+    def position_metrics(self, model: Model, limit: int | None = None) -> dict[str, float]:
+        """The state by layer, and the perplexity of the validation blocks with parts of the state
+        or of its update left out; means over tokens are those of these blocks.
+        """
+        batches = self._validation[:limit]
+        rows = [(x["inputs"], torch.ones_like(x["inputs"], dtype=torch.bool)) for x in batches]
+        metrics = factor_metrics(model, *(part[:DIAGNOSED] for part in rows[0]))
+        for name, changed in interventions(model, model.decoder, rows).items():
+            with changed():
+                nll = [
+                    model(x["inputs"], labels_BT=x["labels"], sampler=self.test_sampler(number))
+                    for number, x in enumerate(batches)
+                ]
+            mean = float(torch.cat([each.flatten() for each in nll]).double().mean())
+            metrics[f"causal/{name}/perplexity"] = math.exp(min(mean, 700))
+        return metrics
 
 
 def skipping_positions(seed: int, rows: range, length: int, span: int) -> torch.Tensor:

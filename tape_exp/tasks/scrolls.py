@@ -42,6 +42,7 @@ class Scrolls(TextTask):
         answer_limit, new_tokens: of an answer in training, and when it is generated; null: 200, and
             1000 of a summary.
         validation_rows: of the validation split, scored by their loss during training.
+        fine_tune: whether it trains on the set; false: what it begins from answers as it is.
         init_from: like ``checkpoint=``: the run whose weights and tokenizer it begins from.
     """
 
@@ -64,6 +65,7 @@ class Scrolls(TextTask):
         validation_rows: Count = 64,
         rows_per_batch: Count = 64,
         init_from: str | None = None,
+        fine_tune: bool = True,
     ) -> None:
         one_of("task.dataset", dataset, DATASETS)
         super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
@@ -72,6 +74,7 @@ class Scrolls(TextTask):
         # Half of max_length at most, so that a long summary leaves a document.
         self.reserved = min(self.new_tokens, max_length // 2)
         self.set_max_length(max_length - self.reserved + self.new_tokens)
+        self.trains = fine_tune
         self.optim, self.source = optim, source
         self.dataset, self.max_length, self.answer_limit = dataset, max_length, answer_limit
         self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch

@@ -17,6 +17,12 @@ from lightning.fabric.plugins.environments import (
     SLURMEnvironment,
     TorchElasticEnvironment,
 )
+from lightning.pytorch.profilers import (
+    AdvancedProfiler,
+    Profiler,
+    PyTorchProfiler,
+    SimpleProfiler,
+)
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from omegaconf import DictConfig, OmegaConf
 
@@ -30,6 +36,7 @@ from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.starting_weights import base_of, edited_since, title
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import divisor, multiple
 from tape_exp.tasks.base import Surroundings, Task
 from tape_exp.tasks.text import TextTask
 
@@ -109,11 +116,17 @@ def micro_batches(cfg: DictConfig, task: Task) -> int:
         return 1
     devices, batch = cfg.trainer.devices * cfg.trainer.nodes, task.optim.batch
     if batch % devices:
-        raise ConfigError(f"task.optim.batch={batch} cannot be shared by {devices} devices.")
+        raise ConfigError(
+            f"task.optim.batch={batch} cannot be shared by {devices} devices; "
+            f"task.optim.batch={multiple(devices, batch)} could."
+        )
     rows = batch // devices
     micro = min(cfg.trainer.micro_batch or rows, rows)
     if rows % micro:
-        raise ConfigError(f"trainer.micro_batch={micro} does not divide a device's {rows} rows.")
+        raise ConfigError(
+            f"trainer.micro_batch={micro} does not divide a device's {rows} rows; "
+            f"trainer.micro_batch={divisor(rows, micro)} does."
+        )
     return rows // micro
 
 
@@ -145,12 +158,31 @@ def require_devices(cfg: DictConfig) -> None:
     """
     present = torch.accelerator.device_count()
     if cfg.accelerator == "gpu" and present < cfg.devices:
-        raise ConfigError(f"trainer.devices={cfg.devices}, but {present} GPUs; use trainer=cpu.")
+        remedy = f"set trainer.devices={present}" if present else "use trainer=cpu"
+        gpus = "1 GPU" if present == 1 else f"{present or 'no'} GPUs"
+        raise ConfigError(f"trainer.devices={cfg.devices}, but this machine has {gpus}; {remedy}.")
     if cfg.nodes > 1 and not this_process().launcher and "MASTER_ADDR" not in os.environ:
         raise ConfigError(
             f"trainer.nodes={cfg.nodes} waits for processes that this command does not start: use "
-            "tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK."
+            f"tape-exp sweep, srun or torchrun --nnodes={cfg.nodes}, or set MASTER_ADDR, "
+            "MASTER_PORT and NODE_RANK on each node."
         )
+
+
+def make_profiler(name: str | None, folder: Path) -> Profiler | None:
+    """Lightning's profiler of this name, which writes to ``profile/`` of the run's folder.
+
+    ``pytorch`` looks at the third to the fifth step of training and of a validation, both of which
+    are in its table.
+    """
+    place: dict[str, Any] = {"dirpath": folder / "profile", "filename": name}
+    if name == "simple":
+        return SimpleProfiler(**place)
+    if name == "advanced":
+        return AdvancedProfiler(**place)
+    if name == "pytorch":
+        return PyTorchProfiler(**place, acc_events=True)  # else only the last cycle is in the table
+    return None
 
 
 def make_trainer(
@@ -194,6 +226,7 @@ def make_trainer(
             precision=precision(cfg.precision, cfg.accelerator),  # type: ignore[arg-type]
             logger=False,
             callbacks=callbacks,
+            profiler=make_profiler(cfg.profiler, folder),
             default_root_dir=folder,
             plugins=[SafeCheckpointIO(), surroundings],
             max_epochs=-1,

@@ -12,7 +12,8 @@ else 2), a parameter p (2 in bf16-true, else 4):
   5 B H T² more, for its probabilities and a mask or bias (fused attention keeps nothing of T × T);
 - recomputed (trainer.checkpoint_activations=true): of a layer its input B T p C and its state
   B T ((4 + w) H d + 4 H²), and one layer with all of its activations;
-- logits: 12 B T V, log-softmax and two gradients in fp32.
+- logits: 12 a token and entry of the vocabulary, log-softmax and two gradients in fp32, of as many
+  as are held at once (:func:`tape_exp.models.head.most_logits`).
 
 FSDP divides weights, gradients and AdamW by the devices; embedding, head and two layers are whole.
 """
@@ -28,6 +29,7 @@ from tape_exp.machine.hardware import PEAKS, machine_name, peak_flops
 from tape_exp.models.attention import CPU_SDPA_FROM
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.head import most_logits
 from tape_exp.models.places import Places
 from tape_exp.models.scores import Dense
 from tape_exp.tasks.base import Task
@@ -131,7 +133,8 @@ def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> d
         inputs = len(blocks) * p * arch.width + state_input * sum(updates)
         parts |= {"gradients": p * trainable / shards, "AdamW": 2 * p * trainable / shards}
         parts["activations"] = BT * (inputs + max(layers) if recompute else sum(layers))
-        parts["logits"] = 12.0 * BT * arch.vocab
+        most = most_logits(torch.device("cpu" if devices.cpu else "cuda"))
+        parts["logits"] = 12.0 * min(BT * arch.vocab, most)
     return parts
 
 

@@ -23,7 +23,14 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
-from tape_exp.runs.loggers import close, log_to_all, make_loggers, publish
+from tape_exp.runs.loggers import (
+    close,
+    log_to_all,
+    make_lightning_logger,
+    make_loggers,
+    publish,
+    send_settings,
+)
 from tape_exp.runs.metrics import Stopwatch, curves, read_metrics
 from tape_exp.runs.record import make_record
 from tape_exp.runs.starting_weights import base_of, llama_title, title
@@ -31,6 +38,7 @@ from tape_exp.settings.naming import display_name, task_title
 from tape_exp.tasks.base import FINGERPRINT, Task
 from tape_exp.training import from_config
 from tape_exp.training.callbacks import StepReport
+from tape_exp.training.cautions import cautions
 from tape_exp.training.faults import ProcessWatch, explained
 from tape_exp.training.logs import logs_of_run, set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError
@@ -114,13 +122,14 @@ def begin(directory: RunDirectory, preemption: Preemption) -> Run:
     """Make task and decoder, and with them the run's folder."""
     cfg = directory.cfg
     from_config.require_devices(cfg.trainer)
+    loggers = make_lightning_logger(cfg, directory)
     task = from_config.make_task(cfg, directory.start)
     accumulate = from_config.micro_batches(cfg, task)
     every = min(cfg.trainer.validate_every, task.optim.max_steps)
     task.prepare_data()  # which may set the size of the vocabulary
     decoder = from_config.make_decoder(cfg, task)
     directory.open(task.assets())
-    return Run(directory, task, decoder, preemption, accumulate, every)
+    return Run(directory, task, decoder, preemption, accumulate, every, loggers=loggers)
 
 
 def train_and_evaluate(
@@ -135,6 +144,8 @@ def train_and_evaluate(
     if run.decoder.adaptation and task.trains:
         trained = sum(p.numel() for _, p in peft.trained(run.decoder))
         log.info("  %s of them are trained", f"{trained:,}")
+    for sentence in cautions(cfg, task, run.decoder, start):
+        log.warning("%s", sentence)
     attention.CHOICES.clear()
     partial = run.decoder.adaptation is not None and run.decoder.adaptation.partial
     base = base_of(start) if start and partial else None
@@ -151,6 +162,7 @@ def train_and_evaluate(
         log.info("Resuming from step %d (%s).", step, checkpoint.name)
     run.loggers.extend(make_loggers(cfg, directory, run.clock, step))
     trainer.loggers = run.loggers
+    send_settings(run.loggers, directory)
 
     if task.trains:
         trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)

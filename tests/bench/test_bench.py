@@ -46,6 +46,15 @@ def bench(tmp_path):
     return Bench(["seed=0,1"], tmp_path, tasks=",".join(names))
 
 
+def test_models_are_named_as_everywhere(tmp_path):
+    for words in (["rope", "tape"], ["model=rope,tape"], ["rope", "model=tape", "rope"]):
+        assert Bench(words, tmp_path).models == ["rope", "tape"]
+    with pytest.raises(ConfigError, match=r"model=tpae is not known\. Did you mean 'tape'"):
+        Bench(["model=rope,tpae"], tmp_path)
+    with pytest.raises(ConfigError, match=r"\+model=rope is no word of a bench"):
+        Bench(["+model=rope"], tmp_path)
+
+
 def test_the_lowest_validation_loss_chooses_the_rate_and_further_seeds_run_there_alone(bench):
     board = bench.board(shown=True)
     assert set(board.choices.values()) == {"0.003"}

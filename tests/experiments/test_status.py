@@ -5,7 +5,7 @@ import json
 import pytest
 from filelock import FileLock
 
-from tape_exp.experiments import slurm
+from tape_exp.experiments import slurm, status
 from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.slurm import sweep_folder
 from tape_exp.paper import runs as room
@@ -44,7 +44,7 @@ def begin(job, steps=40):
 @pytest.mark.parametrize("given", ["words", "the sweeps of a folder"])
 def test_every_state_is_shown(grid, capsys, tmp_path, given):
     words, jobs = grid
-    assert main(["sweep", *words]) == 0
+    assert main(["sweep", "--dirty", *words]) == 0
     for job in jobs[:4]:
         begin(job)
     finish(RunDirectory(jobs[0].config))
@@ -59,7 +59,9 @@ def test_every_state_is_shown(grid, capsys, tmp_path, given):
         tuple(line.split()[:2]): line for line in printed.splitlines() if line.startswith("model=")
     }
     assert "done" in rows["model=rope", "seed=0"]
-    assert all(word in rows["model=rope", "seed=1"] for word in ("running", "40/100"))
+    left = "0:00:30 left"  # 60 steps of half a second
+    assert all(word in rows["model=rope", "seed=1"] for word in ("running", "40/100", left))
+    assert printed.count(" left") == 1, "only of what runs"
     assert "failed" in rows["model=nope", "seed=0"]
     assert "NotFiniteError: the loss is [nan]" in rows["model=nope", "seed=0"]
     assert "stopped" in rows["model=nope", "seed=1"]
@@ -84,6 +86,7 @@ def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
         raise ConfigError("squeue failed.")
 
     monkeypatch.setattr(slurm, "queued", queued)
+    monkeypatch.setattr(status, "which", lambda program: "/usr/bin/squeue")
     assert main(["status", *grid[0]]) == 0
     printed = capsys.readouterr().out
     assert "squeue failed." in printed
@@ -92,14 +95,43 @@ def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
 
 def test_where_no_sweep_was_submitted(tmp_path, capsys):
     assert main(["status", "--runs", str(tmp_path)]) == 2
-    assert f"SLURM has no sweep of {tmp_path}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"({tmp_path}/.sweeps has none): name the runs, as in tape-exp status model=" in said
+    assert "SLURM" not in said
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+def test_a_machine_without_slurm_is_told_of_it_only_after_a_submission(
+    submitted, grid, queue, capsys, monkeypatch
+):
+    words, _ = grid
+    if submitted:
+        assert main(["sweep", "--dirty", *words]) == 0
+    capsys.readouterr()
+
+    def queued(name):
+        raise ConfigError("this machine has no squeue.")
+
+    monkeypatch.setattr(slurm, "queued", queued)
+    monkeypatch.setattr(status, "which", lambda program: None)
+    assert main(["status", *words]) == 0
+    printed = capsys.readouterr().out
+    assert ("SLURM" in printed) == submitted
+    assert "6 missing" in printed
+
+
+def test_the_time_to_go_needs_two_reports(grid):
+    _, (job, *_) = grid
+    assert status.time_to_go(job) == ""
+    begin(job, steps=1)
+    assert status.time_to_go(job) == ""
 
 
 @pytest.mark.slow
 def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(room, "read_records", list)
     words = ["fig_dp_layers", "seeds=5", f"runs={tmp_path}"]
-    assert main(["sweep", *words]) == 0
+    assert main(["sweep", "--dirty", *words]) == 0
     base, started = specs_of(words)
     assert main(["status", "--runs", str(tmp_path)]) == 0
     assert "starts from a run that is not finished" in capsys.readouterr().out

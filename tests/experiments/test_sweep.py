@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tape_exp.experiments import settings
 from tape_exp.experiments import slurm as room
 from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.run_spec import read_specs
@@ -41,7 +42,8 @@ def slurm(tmp_path, monkeypatch):
         (commands / name).chmod(0o755)
     (tmp_path / "sbatch.says").write_text("41;cluster\n")
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    monkeypatch.setattr(room, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(settings, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(room, "snapshot", lambda folder: ROOT)
     return tmp_path
 
 
@@ -120,6 +122,29 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
     assert main(["sweep", "fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
     script = only_sweep(slurm / "runs") / "script.sh"
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
+
+
+def test_a_sweep_begins_after_other_jobs(slurm, monkeypatch):
+    monkeypatch.setattr("tape_exp.paper.runs.read_records", list)
+    words = ["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]
+    assert main(["sweep", *words, "--after", "7:8"]) == 0
+    first, second = calls(slurm, "sbatch")
+    assert "--dependency=afterany:7:8 " in first
+    assert "--dependency=afterany:7:8:41 " in second
+
+
+def test_limits_that_nobody_chose_are_said(slurm, capsys):
+    words = ["model=rope", f"runs={slurm}/runs"]
+    assert main(["sweep", *words]) == 0
+    said = capsys.readouterr().out
+    assert "Each run has 240 minutes and 2 CPUs for each process; slurm.time= and " in said
+    assert main(["sweep", *words, "slurm.time=30", "seed=1"]) == 0
+    assert (
+        "Each run has 2 CPUs for each process; slurm.cpus-per-task= or" in capsys.readouterr().out
+    )
+    (slurm / "cluster.yaml").write_text("time: 30\ncpus_per_task: 8\n")
+    assert main(["sweep", *words, "seed=2"]) == 0
+    assert "Each run has" not in capsys.readouterr().out
 
 
 def test_dry_run_prints_the_script_and_writes_nothing(slurm, capsys):
@@ -223,7 +248,7 @@ def test_outside_a_clone_a_task_runs_the_package(slurm, monkeypatch, capsys):
 
 def test_the_settings_of_a_cluster_are_options_of_sbatch(slurm, capsys):
     """As the example has them; a word of the command line goes before the file."""
-    (slurm / "cluster.yaml").write_text((ROOT / "conf/local/example.yaml").read_text())
+    (slurm / "cluster.yaml").write_text((ROOT / "launch/cluster.example.yaml").read_text())
     words = ["model=rope", "trainer=gpu", "slurm.mem=8G", "slurm.cpus_per_task=", "slurm.qos=a b"]
     assert main(["sweep", "--dry-run", *words]) == 0
     script = capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tape_exp.bench import __main__ as bench
-from tape_exp.experiments import local, slurm
+from tape_exp.experiments import local, settings, slurm
 from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.execute import execute
 from tape_exp.experiments.run_spec import read_specs
@@ -18,6 +18,7 @@ from tape_exp.paper.artifact import load
 from tape_exp.paper.requests import specs_of
 from tape_exp.results.store import read_records
 from tape_exp.settings import folders
+from tape_exp.settings.folders import ROOT
 from tape_exp.tune import __main__ as tune
 from tests.conftest import SMALL
 from tests.paper.fakes import train_here
@@ -37,7 +38,8 @@ def cluster(monkeypatch, tmp_path):
 
     monkeypatch.setattr(slurm, "queued", lambda name: {})
     monkeypatch.setattr(slurm, "sbatch", sbatch)
-    monkeypatch.setattr(slurm, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(settings, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(slurm, "snapshot", lambda folder: ROOT)
     monkeypatch.setattr(local, "start", None)
     return calls
 
@@ -50,7 +52,7 @@ def sweep_of(arguments: list[str]) -> Path:
 def test_a_comparison_is_submitted_with_each_of_its_values(cluster, tmp_path, capsys):
     words = ["task=arithmetic", "model=rope,nope", "task.optim.lr=0.011,0.022", "seed=0,1"]
     words += [f"runs={tmp_path}", "slurm.mem=7G"]
-    assert paper.main(["compare", *words, "--slurm", "--after", "17,18"]) == 0
+    assert paper.main(["compare", *words, "--slurm", "--after", "17:18"]) == 0
     (arguments,) = cluster
     assert arguments[0] == "--array=0,1,2,3,4,5,6,7%64"
     assert arguments[1] == "--dependency=afterany:17:18"

@@ -4,6 +4,7 @@ keys.
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -100,6 +101,46 @@ def test_ssmax_multiplies_logits_and_biases(window, arch):
         expected = before[:, :, t] ** powers[None, :, None] * seen
         expected = expected / expected.sum(-1, keepdim=True)
         assert torch.allclose(found[:, :, t], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rope_temperature", "nope_temperature", "tape_unit_temperature"])
+def test_a_temperature_multiplies_the_logits_of_a_head(name, arch):
+    """Logits times s_h, written out: probabilities, and the gradient of s and of all weights, in
+    fp64.
+    """
+    s = torch.tensor([0.5, 1.0, 2.0, -1.5], dtype=torch.float64)
+    places = torch.arange(24, dtype=torch.float64)[None]
+    model = make_decoder(name, arch).double()
+    assert [block.temperature.tolist() for block in model.blocks()] == [[1.0] * 4] * 2
+    randomise(model)
+    plain = make_decoder(name.removesuffix("_temperature"), arch).double()
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if "temperature" not in k})
+    written_out = []
+    for block, other in zip(model.blocks(), plain.blocks(), strict=True):
+        block.temperature.data.copy_(s)
+        written_out.append(s.clone().requires_grad_())
+        other.attend = partial(by_equation, written_out[-1])
+    outputs = [one(TOKENS, positions_BT=places) for one in (model, plain)]
+    assert (outputs[0] - outputs[1]).abs().max() < 1e-10
+    for output in outputs:
+        output.square().mean().backward()
+    for block, factors in zip(model.blocks(), written_out, strict=True):
+        assert (block.temperature.grad - factors.grad).abs().max() < 1e-10
+        assert factors.grad.abs().min() > 0
+    own = dict(model.named_parameters())
+    for key, parameter in plain.named_parameters():
+        if parameter.requires_grad:
+            assert (own[key].grad - parameter.grad).abs().max() < 1e-10, key
+
+
+def by_equation(s, scores, v, carried, backend):
+    """softmax(s_h q·k / √d) over the keys up to the query's, times values and what is carried."""
+    T = scores.q.shape[2]
+    logits = s[:, None, None] * scores.q @ scores.k.mT / scores.q.shape[-1] ** 0.5
+    seen = torch.ones(T, T, dtype=torch.bool).tril()
+    p = logits.masked_fill(~seen, float("-inf")).softmax(-1)
+    averaged = None if carried is None else (p @ carried.transpose(1, 2)).transpose(1, 2)
+    return (p @ v.transpose(1, 2)).transpose(1, 2), averaged
 
 
 def test_sinks_without_a_window_are_refused(arch):

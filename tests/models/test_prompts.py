@@ -163,6 +163,35 @@ def test_rolling_log_likelihoods_are_those_of_hflm_but_for_bos_given_bos(both):
     assert ours.loglikelihood_rolling(requests("", [(begun,)])) == pytest.approx(found[:1])
 
 
+TEMPLATE = (
+    "{{ bos_token }}{% for turn in messages %}<|im_start|>{{ turn.role }}\n{{ turn.content }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TURNS = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": "What is 2 + 2?"},
+    {"role": "assistant", "content": "Answer:"},
+]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_chat_is_written_as_hflm_writes_it(both, answers):
+    """Where the assistant answers next, and where it has begun to."""
+    ours, theirs, _ = both
+    ours.template = theirs.tokenizer.chat_template = TEMPLATE
+    turns = TURNS[:2] if answers else TURNS
+    written = ours.apply_chat_template(turns, add_generation_prompt=answers)
+    assert written == theirs.apply_chat_template(turns, add_generation_prompt=answers)
+    assert ours.tok_encode(written) == theirs.tok_encode(written)
+
+
+def test_a_chat_that_the_template_refuses_is_one_sentence(both):
+    ours, *_ = both
+    refuses = "{{ raise_exception('the system has no turn') }}"
+    with pytest.raises(ConfigError, match=r"turns of system, user: the system has no turn\."):
+        ours.ids.chat(refuses, TURNS[:2])
+
+
 ANSWERS = [
     {"until": ["e"], "max_gen_toks": 12, "do_sample": False},
     {"until": [], "max_gen_toks": 60, "temperature": 0.0},  # most of the context

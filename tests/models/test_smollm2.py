@@ -16,6 +16,7 @@ from tape_exp.models.peft import Lora
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
+from tape_exp.tasks.benchmarks import metrics_of, results_of
 from tape_exp.training.module import OnDevice
 
 PLACE = ROOT / "data" / "smollm2"
@@ -101,6 +102,22 @@ def test_log_likelihoods_are_those_of_hflm(pair, folder, tokenizer):
     for (a, greedy), (b, theirs_greedy) in zip(found, expected, strict=True):
         assert a == pytest.approx(b, abs=1e-3)
         assert greedy == theirs_greedy
+
+
+def test_questions_in_its_chat_template_get_hflms_scores(folder, tokenizer, pair, tmp_path):
+    from lm_eval.models.huggingface import HFLM
+
+    ours, theirs, _ = pair
+    words = [f"checkpoint={folder}", "task.source=builtin", "task.chat=true", f"cache={tmp_path}"]
+    words += ["task.tasks=[arc_easy,mmlu_ages]"]
+    _, task = te.build("rope", *words, task="benchmarks")
+    model = OnDevice(ours, torch.device("cpu"))
+    harness = Harness(model, task.tokenizer, 512, 8, lambda items, _: items, task.template)
+    hf = HFLM(pretrained=theirs, tokenizer=tokenizer, device="cpu", batch_size=8)
+    found = results_of(harness, task.loaded, limit=3, chat=True)
+    expected = results_of(hf, task.loaded, limit=3, chat=True)
+    for name, result in expected.items():
+        assert metrics_of(found[name]) == metrics_of(result)
 
 
 def test_keys_are_found_at_512_tokens(folder, tmp_path):

@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import ARCH, randomise
@@ -16,6 +17,7 @@ from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.positions.tape_complex import ComplexTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.paper.artifact import reported
 from tape_exp.settings.schema import Arch
@@ -31,6 +33,7 @@ TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0
 
 STARTS = [*(("rope", name) for name in ROPE_STARTS), ("nope", "tape_constant")]
 STARTS += [("rope_yarn", "tape_yarn"), ("randpe", "tape_randpe")]
+STARTS += [("rope", "rope_temperature"), ("nope", "nope_temperature")]
 
 
 @pytest.mark.parametrize(("start", "name"), STARTS)
@@ -112,6 +115,88 @@ def test_complex_form_equals_the_general_one(options):
     for (name, a), b in zip(fast.named_parameters(), oracle.parameters(), strict=True):
         if a.requires_grad:
             assert (a.grad - b.grad).abs().max() < 1e-10, name
+
+
+class EquationOfComplexTAPE(ComplexTAPE):
+    """E + P Ẽ, then E + W2 diag(ψ_r + i ψ_i) W1ᵀ E, in complex numbers and literally."""
+
+    def update(self, state, averaged_BTHE, tokens, places):
+        B, T = tokens.x.shape[:2]
+        E = torch.complex(*state.expand(B, T, self.arch.heads, -1, -1).unbind(-2))
+        if averaged_BTHE is not None:
+            average = torch.complex(*averaged_BTHE.unflatten(-1, (2, -1)).unbind(-2))
+            E = E + self.head_map(E.real.dtype).to(E.dtype) @ average
+        if self.feed_forward:
+            x = tokens.attention if self.psi_input == "attention" else tokens.mlp
+            net = self.update_net
+            psi = torch.complex(*(F.silu(x @ net[name].T) for name in ("wx", "wy")))
+            w1, w2 = net["w1"].to(E.dtype), net["w2"].to(E.dtype)
+            E = E + w2 @ torch.diag_embed(psi) @ w1 @ E
+        return torch.stack([E.real, E.imag], -2)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_complex_psi_equals_its_equation(options):
+    """Outputs and every gradient, in fp64."""
+    fast = Decoder(GROUPED, lambda a: ComplexTAPE(a, **options)).double()
+    oracle = Decoder(GROUPED, lambda a: EquationOfComplexTAPE(a, **options)).double()
+    randomise(fast)
+    oracle.load_state_dict(fast.state_dict())
+    positions = torch.arange(24, dtype=torch.float64)[None]
+    outputs = [model(TOKENS, positions_BT=positions) for model in (fast, oracle)]
+    assert (outputs[0] - outputs[1]).abs().max() < 1e-10
+    for output in outputs:
+        output.square().mean().backward()
+    for (name, a), b in zip(fast.named_parameters(), oracle.named_parameters(), strict=True):
+        if a.requires_grad:
+            assert a.grad.abs().max() > 0, name
+            assert (a.grad - b[1].grad).abs().max() < 1e-10, name
+
+
+def test_complex_psi_has_two_maps_of_the_token(arch):
+    tape, complex_ = (
+        dict(make_position(n, arch).named_parameters()) for n in ("tape", "tape_complex")
+    )
+    assert complex_.keys() - tape.keys() == {"update_net.wy"}
+    assert complex_["update_net.wy"].shape == tape["update_net.wx"].shape
+
+
+@pytest.mark.parametrize(("mirrored", "equivariant"), [(False, True), (True, False)])
+def test_complex_psi_commutes_with_rotations_and_not_with_mirrors(mirrored, equivariant, arch):
+    """The update of E R is the update of E, times R, for a rotation R of every block's two columns;
+    TAPE's own, whose ψ is real, allows mirrors too.
+    """
+    angles = torch.randn(4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    by = torch.polar(torch.ones_like(angles), angles)
+
+    def moved(state):
+        E = torch.complex(*state.unbind(-2)) * by
+        E = E.conj() if mirrored else E
+        return torch.stack([E.real, E.imag], -2)
+
+    differences = {}
+    for name in ("tape", "tape_complex"):
+        encoding = make_position(name, arch).double()
+        randomise(encoding)
+        generator = torch.Generator().manual_seed(2)
+        E, average = torch.randn(2, 1, 5, 4, 2, 4, generator=generator, dtype=torch.float64)
+        x = torch.randn(3, 1, 5, 32, generator=generator, dtype=torch.float64)
+        outputs = LayerOutputs(*x)
+        after = moved(encoding.update(E, average.flatten(3), outputs, None))
+        found = encoding.update(moved(E), moved(average).flatten(3), outputs, None)
+        differences[name] = (found - after).abs().max()
+    assert differences["tape"] < 1e-12
+    assert (differences["tape_complex"] < 1e-12) == equivariant
+
+
+def test_complex_psi_lets_a_token_turn_its_own_position(arch):
+    """Also without attention, where TAPE's own update can only scale."""
+    model, states = make_decoder("tape_complex", arch, "model.attention=false"), []
+    randomise(model, std=0.3)
+    model(TOKENS, watch=lambda block, scores, state: states.append(state.detach()))
+    E = [torch.complex(*state.double().unbind(-2)) for state in states]
+    turned = (E[-1] / E[0]).angle()
+    assert torch.minimum(turned.abs(), math.pi - turned.abs()).max() > 0.1
 
 
 def state_and_input(encoding, arch: Arch, seed: int, N: int = 7):

@@ -1,6 +1,7 @@
 """Artifacts: rows, columns and runs of a YAML, their tables, and what captions must say."""
 
 import csv
+import dataclasses
 import io
 import os
 
@@ -12,6 +13,7 @@ from tape_exp.paper.view import View
 from tape_exp.results.store import add_records, read_records
 from tape_exp.results.tables import tex
 from tape_exp.settings import folders, plugins
+from tape_exp.settings.errors import ConfigError
 from tests.paper.fakes import record, runs, view
 from tests.processes import python
 
@@ -53,6 +55,31 @@ def test_extended_models_have_the_rates_of_the_lowest_validation_loss(records):
         if word.startswith("peft.lr=")
     }
     assert used == chosen
+
+
+def test_ranks_follow_the_key_of_a_column_and_not_its_heading(records):
+    """The same models on three columns: other headings give the same ranks, other keys others."""
+    artifact = load("tab_encodings")
+    artifact.rows = {"model": ["rope", "alibi", "fire", "tape"]}
+
+    def ranks(columns):
+        changed = dataclasses.replace(artifact, columns=columns)
+        return {
+            row["model"]: row["mean rank"] for row in View(changed, "ladder", records).table.rows
+        }
+
+    expected = ranks(artifact.columns)
+    assert all(expected.values())
+    assert ranks({f"of {name}": spec for name, spec in artifact.columns.items()}) == expected
+    fewer = {**artifact.columns}
+    parity = next(name for name in fewer if name.startswith("parity, ≤"))
+    fewer[parity] = {**fewer[parity], "rank": None}
+    assert ranks(fewer) != expected
+    none = {name: {**spec, "rank": None} for name, spec in fewer.items()}
+    with pytest.raises(ConfigError, match=r"tab_encodings\.yaml: finish: ranked needs rank: lower"):
+        ranks(none)
+    with pytest.raises(ConfigError, match="needs rank: lower or rank: higher"):
+        ranks({**fewer, parity: {**fewer[parity], "rank": "best"}})
 
 
 def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
@@ -176,6 +203,7 @@ def test_addition_by_the_digits_of_the_longer_operand():
     metrics = run.metrics
     assert metrics["digits/exact_match@100"] == 100
     assert metrics["digits/exact_match@200"] == pytest.approx(140 / 3)
+    assert metrics["next/exact_match"] == metrics["digits/exact_match@200"]
 
 
 def test_extra_length_is_that_of_runs_that_learned():

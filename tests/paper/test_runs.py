@@ -5,13 +5,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import psutil
 import pytest
+import yaml
 
 from tape_exp.experiments import local
 from tape_exp.experiments.needs import runnable
+from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE
+from tape_exp.paper import compare
 from tape_exp.paper import runs as room
 from tape_exp.paper.__main__ import main
 from tape_exp.paper.artifact import Artifact, load
@@ -186,6 +190,30 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
     assert main(words) == 0
     assert main([*words[:-2], words[-1], "metrics=test/exact_matc"]) == 2
     assert "Did you mean 'test/exact_match'" in capsys.readouterr().err
+
+
+def test_a_comparison_never_takes_the_name_of_another(tmp_path):
+    def named(words, name=""):
+        artifact, *_ = compare.requested(["task=arithmetic", *words.split()], name)
+        return artifact, compare.free_name(artifact, tmp_path, name)
+
+    def write(words, name=""):
+        artifact, artifact.name = named(words, name)
+        text = yaml.safe_dump({k: v for k, v in asdict(artifact).items() if v and k != "columns"})
+        write_atomically(compare.description_of(artifact.name, tmp_path), text)
+        return artifact.name
+
+    first = "model=rope,tape seeds=0"
+    assert write(first) == "compare_arithmetic"
+    assert write("model=rope,nope") == "compare_arithmetic_2"
+    assert write(f"{first} task.train_digits=3") == "compare_arithmetic_3"
+    assert write(f"{first} metrics=ood/exact_match") == "compare_arithmetic_4"
+    assert write("model=rope,tape seeds=0,1 runs=elsewhere") == "compare_arithmetic", "the same"
+    assert write("model=rope,nope") == "compare_arithmetic_2"
+    assert write("model=alibi", "mine") == "mine"
+    assert write("model=alibi seeds=0,1", "mine") == "mine"
+    with pytest.raises(ConfigError, match=r"as in --name=mine_2, or remove .*mine"):
+        named("model=fire", "mine")
 
 
 def comparing(*words: str) -> None:

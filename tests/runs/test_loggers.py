@@ -1,5 +1,6 @@
 """Loggers: W&B offline read back, and a W&B that cannot be reached."""
 
+import csv
 import json
 import logging
 import math
@@ -9,11 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import wandb
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import Logger, WandbLogger
 
 from tape_exp.machine.processes import Process, part_of_run
 from tape_exp.runs.directory import RunDirectory
@@ -21,6 +23,9 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import JsonlLogger, asks_for_wandb, logged_in, make_loggers
 from tape_exp.runs.metrics import POINTS, Stopwatch, curves, read_metrics
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import CONF
+from tape_exp.training.run import run
 from tests.conftest import SMALL
 
 KEY = "0123456789" * 4
@@ -296,7 +301,7 @@ def test_wandb_is_asked_for_by_a_word_or_a_login(
 
 
 def test_a_run_is_the_same_with_every_logger():
-    composed = [compose_config([f"logger={name}"]) for name in ("auto", "none", "wandb")]
+    composed = [compose_config([f"logger={path.stem}"]) for path in (CONF / "logger").iterdir()]
     assert len({RunDirectory(cfg).hash for cfg in composed}) == 1
 
 
@@ -420,3 +425,79 @@ def test_wandb_is_not_imported_where_nobody_asks_for_it(tmp_path):
     assert done.stdout.splitlines()[-1] == "False", done.stderr
     assert done.stderr == ""
     assert not list(tmp_path.rglob("wandb*"))
+
+
+class Notebook(Logger):
+    """A logger of one's own, which keeps what it is sent."""
+
+    version = None
+    written: ClassVar[list] = []
+
+    def __init__(self, save_dir, run_name, colour="blue"):
+        super().__init__()
+        self.written.append(("made", save_dir, run_name, colour))
+
+    @property
+    def name(self):
+        return "notebook"
+
+    def log_metrics(self, metrics, step=None):
+        self.written.append(("metrics", step, metrics))
+
+    def log_hyperparams(self, params, *_, **__):
+        self.written.append(("settings", params))
+
+    def finalize(self, status):
+        self.written.append(("end", status))
+
+
+def test_a_logger_of_ones_own_gets_scalars_settings_and_the_end(tiny_run, tmp_path, monkeypatch):
+    """By a YAML of one's own, which names a class that is no class of ours."""
+    monkeypatch.setattr(Notebook, "written", [])
+    (tmp_path / "mine" / "logger").mkdir(parents=True)
+    text = f"name: notebook\n_target_: {__name__}.Notebook\ncolour: red\n"
+    (tmp_path / "mine" / "logger" / "notebook.yaml").write_text(text)
+    path = f"hydra.searchpath=[file://{tmp_path / 'mine'}]"
+    cfg, record = tiny_run("model=rope", path, "logger=notebook")
+    directory = RunDirectory(cfg)
+    made, *_ = Notebook.written
+    assert made == ("made", str(directory.path), directory.name, "red")
+    rows = [one[1:] for one in Notebook.written if one[0] == "metrics"]
+    own = [
+        (row["step"], {k: v for k, v in row.items() if k not in ("step", "seconds")})
+        for row in read_metrics(directory.metrics)
+    ]
+    assert rows == own
+    assert record["metrics"].items() <= {k: v for _, row in rows for k, v in row.items()}.items()
+    (settings,) = [one[1] for one in Notebook.written if one[0] == "settings"]
+    assert settings == directory.identity
+    assert Notebook.written[-1] == ("end", "success")
+
+
+def test_lightnings_csv_has_the_rows_of_metrics_jsonl(tiny_run):
+    cfg, _ = tiny_run("model=rope", "logger=csv")
+    directory = RunDirectory(cfg)
+    with (directory.path / "csv/version_0/metrics.csv").open() as file:
+        rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    own = read_metrics(directory.metrics)
+    assert rows == [{k: v for k, v in row.items() if k != "seconds"} for row in own]
+    assert "name: rope" in (directory.path / "csv/version_0/hparams.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["+logger.colour=red"], "unexpected keyword argument 'colour'"),
+        (["logger._target_=lightning.pytorch.loggers.NoLogger"], "NoLogger cannot be made"),
+        (["logger._target_=collections.Counter"], "Counter is no logger of Lightning"),
+    ],
+)
+def test_a_logger_that_cannot_be_made_is_one_sentence_and_leaves_no_folder(
+    words, sentence, tmp_path
+):
+    cfg = compose_config(["model=rope", "trainer=cpu", *SMALL, "logger=csv", *words])
+    cfg.runs = str(tmp_path)
+    with pytest.raises(ConfigError, match=f"logger=csv: .*{sentence}") as error:
+        run(cfg)
+    assert "\n" not in str(error.value)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

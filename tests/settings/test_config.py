@@ -1,20 +1,24 @@
 """The command line: what composes, and one sentence with the nearest right word for a mistake."""
 
+import dataclasses
 import re
 import subprocess
 import sys
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from tape_exp.machine.processes import first_process
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings.compose import compose_config
+from tape_exp.settings.compose import compose_config, spell_out
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
-from tape_exp.settings.schema import GROUPS, Arch, Optim
-from tape_exp.training.from_config import blank_parts
+from tape_exp.settings.naming import literal
+from tape_exp.settings.schema import GROUPS, Arch, AttentionConfig, Optim
+from tape_exp.training.from_config import blank_parts, processes, require_devices
 from tests.conftest import MODELS, NUMBERS
 from tests.processes import train
 
@@ -43,7 +47,9 @@ from tests.processes import train
         ("trainer.devices=two", ["trainer.devices=two", "integer"]),
         ("seed=0,1", ["seed=0,1", "-m"]),
         ("--max_steps=20", ["max_steps is not known", "'task.optim.max_steps'"]),
-        ("model=rope model.ssmax=true", ["write +model.ssmax="]),
+        ("task.optim.positon_lr=2", ["Did you mean 'task.optim.position_lr'?"]),
+        ("task.arch.kvheads=2", ["Did you mean 'task.arch.kv_heads'?"]),
+        ("task=passkey task.optim.lr=1", ["task.optim", "is not known"]),
         ("task.train_digits=[1", ["task.train_digits=[1"]),
         ("model=[rope,nopee]", ["model.layers.1=nopee", "'nope'"]),
         ("model=[]", ["model.layers"]),
@@ -101,12 +107,16 @@ def test_a_pattern_of_layers_says_all_that_its_run_depends_on():
         ("task", "task.train_digits=three", ["task.train_digits=three", "integer"]),
         ("task", "task.train_digits=true", ["task.train_digits=True", "integer"]),
         ("task", "task.train_digits=0", ["task.train_digits=0", "greater than"]),
-        ("task", "task.arch.width=90", ["task.arch.width=90", "task.arch.heads=4"]),
+        ("task", "task.arch.width=90", ["task.arch.heads=4", "task.arch.width=96 would do."]),
+        ("task", "task.arch.width=20", ["is 5 and must be even", "task.arch.width=24 would do."]),
+        ("task", "task.arch.head_size=5", ["is 5 and must", "task.arch.head_size=6 would do."]),
+        ("task", "task.arch.kv_heads=3", ["task.arch.heads=4", "task.arch.kv_heads=2 would do."]),
+        ("task", "task.optim.warmup=64", ["at most 1", "task.optim.warmup=0.02 would do."]),
         ("task", "+task.arch.depth=2", ["task.arch.depth is not known", "layers"]),
         ("task", "+task.train_digit=2", ["task.train_digit is not", "'train_digits'"]),
         ("task", "task.optim.lr=-1", ["task.optim.lr=-1", "greater than 0"]),
         ("task", "task.optim.betas=[0.9]", ["task.optim.betas"]),
-        ("task", "task.optim.decay=0.99", ["task.optim.warmup=0.05", "task.optim.decay=0.99"]),
+        ("task", "task.optim.decay=0.99", ["task.optim.warmup=0.05", "decay=0.95 would do."]),
         ("task", "task.optim=5", ["task.optim=5"]),
         ("task", "~task.test_digits", ["task.test_digits is missing"]),
         ("model", "model.theta=nan", ["model.theta=nan", "finite"]),
@@ -140,7 +150,7 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
         ("logger.mode=on", "logger.mode="),
         ("seed=-1", "seed=-1 should"),
         ("seeds=1", "seeds is not known. Did you mean 'seed'?"),
-        ("model.name=../x", "model.name=../x must be of letters"),
+        ("model.name=../x", "must be of letters, digits and _ . + -, as in model.name=mine_2."),
         ("~task.name", "task.name=None"),
         ("~model", "every run needs model: leave ~model out"),
         ("~seed", "every run needs seed: leave ~seed out"),
@@ -150,9 +160,6 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
         ("checkpoint=", "checkpoint= has no value"),
         ("seed='3'", "seed='3' should be a valid integer, and is a text: write seed=3 without"),
         ("seed=${oc.env:THREE}", "or the shell's $NAME instead of ${oc.env:NAME}"),
-        ("task.optim.position_lr=2", "no key of this task's YAML; write +task.optim.position_lr="),
-        ("task.arch.kv_heads=2", "no key of this task's YAML; write +task.arch.kv_heads= to add"),
-        ("model.window=8", "no key of this model's YAML; write +model.window= to add it"),
         ("model.name=<|a|>", """needs quotes around its value: 'model.name="<|a|>"'"""),
         ("seed=${oc.decode:${oc.env:X}}", """value: 'seed="${oc.decode:${oc.env:X}}"'"""),
         ("+trainer.device=5", "trainer.device is not known. Did you mean 'devices'?"),
@@ -164,6 +171,109 @@ def test_choices_and_ranges_of_the_fixed_sections(words, part, monkeypatch):
     monkeypatch.setenv("THREE", "3")
     with pytest.raises(ConfigError, match=re.escape(part)):
         compose_config(words.split())
+
+
+# A value of every key of the three classes whose keys YAMLs may leave out, or the sentence of one
+# that the task sets itself.
+VALUES = {
+    "task.optim": {
+        "batch": 32,
+        "max_steps": 9,
+        "lr": 0.5,
+        "betas": [0.5, 0.75],
+        "eps": 1e-6,
+        "weight_decay": 0.25,
+        "clip": 2.0,
+        "warmup": 0.03125,
+        "decay": 0.25,
+        "decay_shape": "cosine",
+        "final_lr": 0.5,
+        "position_lr": 2.0,
+    },
+    "task.arch": {
+        "layers": 3,
+        "width": 48,
+        "heads": 2,
+        "ffn": 40,
+        "vocab": "follows from the task",
+        "max_length": "follows from the task",
+        "train_length": "follows from the task",
+        "digits": "follows from the task",
+        "kv_heads": 1,
+        "head_size": 6,
+        "tied": True,
+        "qkv_bias": True,
+        "norm_eps": 0.5,
+    },
+    "model": {
+        "window": 8,
+        "sinks": 2,
+        "ssmax": True,
+        "qk_norm": True,
+        "random_range": 2.0,
+        "random_floats": True,
+    },
+}
+CLASSES = {"task.optim": Optim, "task.arch": Arch, "model": AttentionConfig}
+TOGETHER = {"sinks": "model.window=8", "random_floats": "model.random_range=2.0"}  # what they need
+
+
+def test_the_table_of_keys_is_whole():
+    for section, cls in CLASSES.items():
+        assert [*VALUES[section]] == [field.name for field in dataclasses.fields(cls)]
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [(section, key) for section, keys in VALUES.items() for key in keys]
+)
+def test_every_key_of_a_model_and_its_training_can_be_set(section, key):
+    """As a word without a plus and with one, and by ``train.py`` as by the library."""
+    value = VALUES[section][key]
+    if value == "follows from the task":
+        with pytest.raises(ConfigError, match=rf"{section}\.{key} {value}"):
+            compose_config([f"{section}.{key}=7"])
+        return
+    word = f"{section}.{key}={literal(value)}"
+    hashes = set()
+    for written in (word, f"++{word}"):
+        words = ["model=rope", *filter(None, [TOGETHER.get(key)]), written]
+        cfg = compose_config(words)
+        assert OmegaConf.select(cfg, f"{section}.{key}") == value
+        _, task = blank_parts(cfg)
+        hashes.add(RunDirectory(cfg).hash)
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            assert compose("config", spell_out(words))[section.partition(".")[0]]
+    assert len(hashes) == 1
+    if section != "model":
+        kind = section.removeprefix("task.")
+        found = getattr(getattr(task, kind), key)
+        assert (list(found) if isinstance(found, tuple) else found) == value
+
+
+@pytest.mark.parametrize(
+    ("present", "remedy"),
+    [(0, "has no GPUs; use trainer=cpu."), (2, "has 2 GPUs; set trainer.devices=2.")],
+)
+def test_what_to_do_with_fewer_gpus(present, remedy, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: present)
+    cfg = compose_config(["trainer=gpu", "trainer.devices=4"])
+    with pytest.raises(ConfigError, match=remedy):
+        require_devices(cfg.trainer)
+
+
+def test_what_starts_the_processes_of_several_nodes(monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    cfg = compose_config(["trainer=cpu", "trainer.nodes=2"])
+    with pytest.raises(ConfigError, match=r"torchrun --nnodes=2, .* on each node\."):
+        require_devices(cfg.trainer)
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_a_rank_of_another_run_does_not_silence_one_of_one_process(name, monkeypatch):
+    """As it is left in a shell by ``srun --pty`` or torchrun: the run still writes its record."""
+    monkeypatch.setenv(name, "1")
+    with processes(compose_config([]).trainer, "hash"):
+        assert first_process()
 
 
 def test_hash_depends_on_what_is_computed_and_on_nothing_else():
@@ -249,9 +359,9 @@ def test_help_lists_every_choice_and_cfg_the_resolved_values():
 def test_mistakes_end_with_status_2_and_one_line(tmp_path):
     for words, part in (
         (["debug=plan", "modle=tape"], "'model'"),
-        (["debug=plan", "trainer=ddp", "task.optim.batch=7"], "cannot be shared by 2 devices"),
+        (["debug=plan", "trainer=ddp", "task.optim.batch=7"], "task.optim.batch=8 could."),
         (["debug=plan", "trainer.frozen_bf16=true"], "trainer.precision=bf16-mixed"),
-        (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=2 does not divide"),
+        (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=1 does."),
         (["trainer=gpu", "trainer.devices=64"], "use trainer=cpu"),
     ):
         failed = train("logger=none", f"runs={tmp_path}", *words)

@@ -111,10 +111,10 @@ def idle(slurm: dict[str, str]) -> bool:
 
 def test_array_of_a_sweep(slurm, undisturbed, tmp_path, monkeypatch, capsys):
     words = [*GRID, *FIXED, *SLURM, f"runs={tmp_path}"]
-    command = [sys.executable, "-m", "tape_exp.experiments", "sweep", "--cap", "3", *words]
-    assert (
-        main(["sweep", "--dry-run", *words]) == 0
-    )  # imports all, so that the runs below still run
+    command = [sys.executable, "-m", "tape_exp.experiments", "sweep", "--dirty", "--cap", "3"]
+    command += words
+    # imports all, so that the runs below still run
+    assert main(["sweep", "--dry-run", *words]) == 0
     capsys.readouterr()
     said = subprocess.run(
         command, cwd=ROOT, env=slurm, check=True, capture_output=True, text=True, timeout=100
@@ -124,7 +124,7 @@ def test_array_of_a_sweep(slurm, undisturbed, tmp_path, monkeypatch, capsys):
     assert ask(slurm, "squeue", "--noheader"), "the sweep was over when the prompt came back"
     for name, value in slurm.items():
         monkeypatch.setenv(name, value)
-    assert main(["sweep", *words]) == 0
+    assert main(["sweep", "--dirty", *words]) == 0
     assert "0 done, 4 in the queue, 0 to submit" in capsys.readouterr().out
     disturb(slurm, tmp_path)
     wait_for(lambda: idle(slurm), 120, tmp_path)
@@ -132,7 +132,7 @@ def test_array_of_a_sweep(slurm, undisturbed, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "3 done, 1 failed" in said
     assert "Killed" in said
-    assert main(["sweep", *words]) == 0
+    assert main(["sweep", "--dirty", *words]) == 0
     assert "3 done, 0 in the queue, 1 to submit" in capsys.readouterr().out
     wait_for(lambda: idle(slurm), 120, tmp_path)
     assert main(["status", "--runs", str(tmp_path)]) == 0
@@ -149,7 +149,7 @@ def test_a_run_on_two_nodes(slurm, tmp_path, monkeypatch):
     environment = {**slurm, "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     for name, value in environment.items():  # sbatch hands them on to the job
         monkeypatch.setenv(name, value)
-    assert main(["sweep", *words]) == 0
+    assert main(["sweep", "--dirty", *words]) == 0
     run = place(tmp_path, "rope", 0)
     wait_for(lambda: reached(run, 40), 200, tmp_path)
     (job,) = ask(slurm, "squeue", "--noheader", "--format=%F %D %N").splitlines()

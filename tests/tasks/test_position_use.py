@@ -1,4 +1,9 @@
-"""What a trained model's positional state is for: parts of its update are left out."""
+"""What a trained model's positional state is for: parts of it or of its update are left out."""
+
+import cmath
+import itertools
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -9,10 +14,23 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.tasks.position_use import RESETS, state_metrics, without
+from tape_exp.tasks.position_use import (
+    FACTORS,
+    INTERVENTIONS,
+    RESETS,
+    factor_metrics,
+    factor_names,
+    interventions,
+    mean_factors,
+    state_metrics,
+    with_factors,
+    without,
+)
 from tape_exp.training.module import OnDevice
-from tests.conftest import make_decoder, silent
+from tests.conftest import EVERY_MODEL, make_decoder, silent
 
+# Of these a block of the state is one complex number.
+COMPLEX = ["tape", "tape_complex", "tape_constant", "tape_unit_temperature", "tape_randpe"]
 UPDATED = ["tape", "tape_householder", "tape_tensor"]
 ARCH = Arch(layers=3, width=32, heads=4, ffn=32)
 TOKENS = torch.randint(1, 14, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -105,3 +123,163 @@ def test_what_has_no_state_has_no_metrics_of_it():
     found = task.evaluate(trained("rope", task), silent, limit=2)
     assert {key.partition("/")[0] for key in found.metrics} >= {"forced", "failures"}
     assert not [key for key in found.metrics if key.startswith(("causal/", "state/"))]
+
+
+EVERYWHERE = torch.ones_like(TOKENS, dtype=torch.bool)
+
+
+def in_fp64(name):
+    """A model of random weights that computes in fp64, angles too."""
+    decoder = make_decoder(name, small_task().arch).eval().requires_grad_(False).double()
+    randomise(decoder)
+    places = torch.arange(TOKENS.shape[1], dtype=torch.float64)[None]
+    return decoder, lambda tokens, **options: decoder(
+        tokens, **{"positions_BT": places} | ({"watch": options["watch"]} if options else {})
+    )
+
+
+def complex_states(model):
+    """E of each layer as numpy has it, (B, T, H, M), from the matrices that it stands for."""
+    states = {}
+
+    def watch(block, scores, state):
+        e = block.position.matrices(state)[0].expand(2, -1, 4, -1, -1, -1).numpy()
+        states[block.layer] = e[..., 0, 0] + 1j * e[..., 0, 1]
+
+    model(TOKENS, watch=watch)
+    return states
+
+
+def mean_over_tokens(c_NHM):
+    """Written out: the exponential of the mean of log r, at the angle of the summed directions."""
+    N, H, M = c_NHM.shape
+    means = np.zeros((H, M), dtype=complex)
+    for h, m in itertools.product(range(H), range(M)):
+        r = np.prod([abs(c) ** (1 / N) for c in c_NHM[:, h, m]])
+        phi = cmath.phase(sum(cmath.rect(1, cmath.phase(c)) for c in c_NHM[:, h, m]))
+        means[h, m] = cmath.rect(r, phi)
+    return means
+
+
+def by_definition(name, c, mean):
+    r, phi = cmath.polar(c)
+    if name == "gain":
+        return r
+    if name == "turn":
+        return cmath.rect(1, phi)
+    return cmath.rect(abs(mean), phi) if name == "turn_mean_gain" else mean
+
+
+def slow_rotation(name, layer, means, initial):
+    """Queries and keys times E_1 c' with c = E_l / E_1, one pair of channels of one token each."""
+
+    def rotate(q, k, x, state, places):
+        E = state.expand(2, -1, 4, -1, -1)
+        initial.setdefault("E", E)
+        turned, M = [q.clone(), k.clone()], E.shape[-1]
+        for b, t, h, m in itertools.product(*map(range, (*q.shape[:3], M))):
+            first = complex(*initial["E"][b, t, h, :, m].tolist())
+            c = complex(*E[b, t, h, :, m].tolist()) / first
+            by = first * by_definition(name, c, means[layer][h, m])
+            for y in turned:
+                pair = complex(y[b, t, h, m], y[b, t, h, m + M]) * by
+                y[b, t, h, m], y[b, t, h, m + M] = pair.real, pair.imag
+        return tuple(turned)
+
+    return rotate
+
+
+@pytest.mark.parametrize("part", FACTORS)
+@pytest.mark.parametrize("name", COMPLEX)
+def test_parts_of_the_state_are_left_out_as_by_definition(name, part):
+    """Against loops over tokens, heads and blocks that compute c from E_1 and E_l, in fp64."""
+    decoder, model = in_fp64(name)
+    states = complex_states(model)
+    means = {n: mean_over_tokens((e / states[0]).reshape(-1, 4, 4)) for n, e in states.items()}
+    intact, initial = model(TOKENS), {}
+    with ExitStack() as stack:
+        for block in decoder.blocks():
+            slow = slow_rotation(part, block.layer, means, initial)
+            stack.enter_context(patch.object(block.position, "rotate", slow))
+        expected = model(TOKENS)
+    with with_factors(decoder, part, mean_factors(model, [(TOKENS, EVERYWHERE)])):
+        found = model(TOKENS)
+    assert (found - expected).abs().max() < 1e-10
+    assert torch.equal(model(TOKENS), intact)
+    unchanged = name == "tape_unit_temperature" and part.startswith("turn")  # its gains are 1
+    assert ((found - intact).abs().max() > 1e-3) != unchanged
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_means_are_over_all_tokens_of_all_batches_but_padding(name):
+    _, model = in_fp64(name)
+    counts = EVERYWHERE.clone()
+    counts[1, 7:] = False
+    halves = [(TOKENS, counts), (TOKENS, counts)]
+    states = complex_states(model)
+    found = mean_factors(model, halves)
+    for layer, e in states.items():
+        expected = mean_over_tokens((e / states[0])[counts.numpy()])
+        assert np.abs(found[layer].numpy() - expected).max() < 1e-10
+
+
+def test_gains_and_phases_are_told_apart_from_their_means():
+    _, model = in_fp64("tape_complex")
+    counts = EVERYWHERE.clone()
+    counts[0, 5:] = False
+    found = factor_metrics(model, TOKENS, counts)
+    assert found.keys() == {*factor_names(small_task().arch)}
+    states = complex_states(model)
+    for layer, e in states.items():
+        c = (e / states[0])[counts.numpy()]
+        apart = c / mean_over_tokens(c)
+        log_r, phi = np.abs(np.log(np.abs(apart))), np.abs(np.angle(apart))
+        assert found[f"state/log_gain@{layer + 1}"] == pytest.approx(log_r.mean(), abs=1e-9)
+        assert found[f"state/phase@{layer + 1}"] == pytest.approx(phi.mean(), abs=1e-9)
+    for m in range(4):
+        of_block = log_r[..., m].mean(), phi[..., m].mean()
+        assert found[f"state/log_gain_by_block@{m + 1}"] == pytest.approx(of_block[0], abs=1e-9)
+        assert found[f"state/phase_by_block@{m + 1}"] == pytest.approx(of_block[1], abs=1e-9)
+    assert min(found["state/log_gain@3"], found["state/phase@3"]) > 0.1
+
+
+GENERAL = {"tape_tensor", "tape_householder", "tape_full", "tape_fourier", "tape_neither"}
+GENERAL |= {"tape_no_tensor", "tape_no_equivariance"}
+OF_TAPE = [n for n in EVERY_MODEL if n.startswith("tape") and n != "tape_public_addition"]
+
+
+@pytest.mark.parametrize("name", OF_TAPE)
+def test_every_variant_of_tape_has_the_interventions_that_its_state_allows(name):
+    decoder = make_decoder(name, small_task().arch).eval()
+    found = interventions(decoder, decoder, [(TOKENS, EVERYWHERE)])
+    assert [*found] == ([*RESETS] if name in GENERAL else [*INTERVENTIONS])
+    assert bool(factor_metrics(decoder, TOKENS, EVERYWHERE)) == (name not in GENERAL)
+
+
+def test_causal_metrics_are_of_trained_longer_and_next_lengths(monkeypatch):
+    """The evaluation itself under each intervention, whose means are of the trained rows."""
+    task = small_task()
+
+    def lenient(logits, labels):
+        """Any function of the logits that depends on the updates."""
+        return {"exact_match": (logits[:, -1, 3] > 0), "token_accuracy": logits[:, -1, 3]}
+
+    monkeypatch.setattr("tape_exp.tasks.base.row_scores", lenient)
+    model = trained("tape_complex", task)
+    found = task.evaluate(model, silent).metrics
+    assert {key for key in found if key.startswith(("causal/", "state/", "address/"))} <= {
+        *task.metric_names()
+    }
+    few = small_task()
+    few.samples_per_cell = task.diagnosed_per_cell
+    trained_cells = [(a, b) for a in (1, 2) for b in (1, 2)]
+    tokens = few.grid_batch(trained_cells)["inputs"]
+    means = mean_factors(model, [(tokens, tokens != 0)])
+    for name in FACTORS:
+        with with_factors(model.decoder, name, means):
+            grid = few.evaluate(model, silent).heatmap.values
+        longer = [grid[a, b] for a in range(3) for b in range(3) if max(a, b) == 2]
+        assert found[f"causal/{name}/id/exact_match"] == pytest.approx(grid[:2, :2].mean())
+        assert found[f"causal/{name}/ood/exact_match"] == pytest.approx(np.mean(longer))
+        assert found[f"causal/{name}/next/exact_match"] == pytest.approx(np.mean(longer))
+    assert len({found[f"causal/{name}/id/exact_match"] for name in INTERVENTIONS}) > 3

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.runs.directory import RunDirectory
@@ -16,8 +17,10 @@ from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
+from tape_exp.tasks.position_use import FACTORS, RESETS, interventions
 from tape_exp.training.from_config import make_task
-from tests.conftest import on_text
+from tape_exp.training.module import OnDevice
+from tests.conftest import make_decoder, on_text
 
 
 def prepared(text_folder, *overrides, task="c4"):
@@ -142,3 +145,25 @@ def test_what_a_model_writes_ends_where_it_begins_another_document(text_folder):
     assert task.tokenizer.bos in row
     assert task.tokenizer.eos not in row
     assert {task.tokenizer.bos, task.tokenizer.eos} <= {*task.stop_tokens}
+
+
+@pytest.mark.parametrize("name", ["tape_complex", "tape_tensor"])
+def test_parts_of_the_update_are_left_out_on_the_validation_blocks(name, text_folder):
+    """Means over tokens are of these blocks too; a state of the general layout has resets only."""
+    task = prepared(text_folder, f"model={name}")
+    decoder = make_decoder(name, task.arch).eval().requires_grad_(False)
+    randomise(decoder)
+    model = OnDevice(decoder, torch.device("cpu"))
+    found = task.position_metrics(model)
+    assert {*found} <= {*task.metric_names()}
+    blocks = task.validation_batches()
+    rows = [(block["inputs"], block["inputs"] >= 0) for block in blocks]
+    names = [*RESETS, *(FACTORS if name == "tape_complex" else ())]
+    assert {key.split("/")[1] for key in found if key.startswith("causal/")} == {*names}
+    for part, changed in interventions(model, decoder, rows).items():
+        with changed():
+            logits = torch.cat([decoder(block["inputs"]) for block in blocks])
+        labels = torch.cat([block["labels"] for block in blocks])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        assert found[f"causal/{part}/perplexity"] == pytest.approx(loss.exp().item(), rel=1e-4)
+    assert len({found[f"causal/{part}/perplexity"] for part in names}) == len(names)

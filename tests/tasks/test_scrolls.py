@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import tape_exp as te
 from tape_exp.data import scrolls
 from tape_exp.data.batch import IGNORE
 from tape_exp.runs.directory import RunDirectory
@@ -61,3 +62,11 @@ def test_every_question_is_answered_once_and_scored(text_folder):
     few = task.evaluate(model, silent, limit=1).tables["predictions"]
     assert len(few) == 7
     assert all(row in table for row in few)
+
+
+def test_without_fine_tuning_the_weights_answer_as_they_are(text_folder, tmp_path):
+    words = ["task=scrolls", "task.dataset=quality", "task.fine_tune=false", *SHORT, "logger=none"]
+    folders = [f"cache={text_folder}/cache", f"runs={tmp_path}"]
+    run = te.train(*words, *folders, "debug=one_batch", quiet=True)
+    assert {name.partition("/")[0] for name in run.record["metrics"]} == {"builtin_quality"}
+    assert not [*tmp_path.rglob("*.ckpt")]

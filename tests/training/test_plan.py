@@ -8,6 +8,7 @@ import torch
 
 from tape_exp.machine.hardware import peak_flops
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.head import most_logits
 from tape_exp.settings.compose import compose_config
 from tape_exp.training.from_config import blank_parts, precision
 from tape_exp.training.plan import devices_of, flops_per_token, memory, tokens
@@ -83,6 +84,14 @@ def test_a_llama_is_adapted_without_its_weights(model, method):
     else:  # frozen matrices in bf16
         assert 2 * base < plan.memory["weights"] < 2.2 * base
     assert sum(plan.memory.values()) < 80 * 2**30
+
+
+def test_many_logits_are_planned_as_the_piece_that_is_held():
+    """Few tokens have all of their logits at once, many only a piece of them."""
+    few = planned("task=c4", "model=rope", "task.train_length=64", "task.optim.batch=8")
+    assert few.memory["logits"] == 12 * 8 * 64 * few.task.arch.vocab
+    many = planned("task=c4", "model=rope", "scale=paper", "trainer.micro_batch=512")
+    assert many.memory["logits"] == 12 * most_logits(torch.device("cuda"))
 
 
 @pytest.mark.parametrize("attention", ["auto", "explicit"])

@@ -104,18 +104,28 @@ class TAPE(RoPE):
         if averaged_BTHE is not None:
             E = torch.cat([E, averaged_BTHE.to(E.dtype)], 2)
             mixing = torch.cat([mixing, self.head_map(E.dtype)], 1)
-        E = (self.token_maps(tokens, mixing) @ E).unflatten(-1, state.shape[3:])
+        E = self.mapped(E, tokens, mixing).unflatten(-1, state.shape[3:])
         return F.normalize(E, dim=-2) if self.unit else E
+
+    def mapped(self, E_BTGE: Tensor, tokens: LayerOutputs, mixing_HG: Tensor) -> Tensor:
+        """A ``mixing`` E of the rows of E and Ẽ, flattened: (B, T, H, d)."""
+        return self.token_maps(tokens, mixing_HG) @ E_BTGE
 
     def token_maps(self, tokens: LayerOutputs, mixing_HG: Tensor) -> Tensor:
         """A ``mixing``, (B, T, H, G), by one matrix product for all tokens."""
         if not self.feed_forward:
             return mixing_HG
-        wx, w1, w2 = (self.update_net[name].to(mixing_HG.dtype) for name in ("wx", "w1", "w2"))
-        outer_IHG = w2.T[:, :, None] * (w1 @ mixing_HG)[:, None, :]
-        psi_NI = self.psi(tokens, wx).flatten(0, 1)
+        psi_NI = self.psi(tokens, self.update_net["wx"].to(mixing_HG.dtype)).flatten(0, 1)
+        outer_IHG = self.outer_products(mixing_HG)
         maps = torch.addmm(mixing_HG.flatten(), psi_NI, outer_IHG.flatten(1))
         return maps.unflatten(-1, mixing_HG.shape).unflatten(0, tokens.x.shape[:2])
+
+    def outer_products(self, mixing_HG: Tensor) -> Tensor:
+        """What each number of ψ adds to a token's map: a column of W2 times a row of W1ᵀ
+        ``mixing``, (I, H, G).
+        """
+        w1, w2 = (self.update_net[name].to(mixing_HG.dtype) for name in ("w1", "w2"))
+        return w2.T[:, :, None] * (w1 @ mixing_HG)[:, None, :]
 
     def psi(self, tokens: LayerOutputs, wx: Tensor) -> Tensor:
         x_BTC = tokens.attention if self.psi_input == "attention" else tokens.mlp

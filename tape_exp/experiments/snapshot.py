@@ -1,0 +1,48 @@
+"""The code that the jobs of a sweep run: a copy of the commit that the clone had at submission."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from filelock import FileLock
+
+from tape_exp.runs.record import git_state
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
+
+LOCK_SECONDS = 60.0
+
+
+def snapshot(folder: Path) -> Path:
+    """``<folder>/<commit>``, a worktree of the clone that later edits and pulls do not change; what
+    is not a clone runs where it is.
+
+    Raises:
+        ConfigError: the clone has changes that are not committed, or git cannot copy it.
+    """
+    state = git_state()
+    if state["commit"] is None:
+        return ROOT
+    if state["dirty"]:
+        raise ConfigError(
+            f"{ROOT} has changes that are not committed, and jobs run a copy of the last commit: "
+            "commit them, or add --dirty, with which each job runs the files that it finds."
+        )
+    copy = folder / state["commit"][:10]
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock", timeout=LOCK_SECONDS):
+        if not (copy / "train.py").exists():  # the last file that git writes
+            _git("worktree", "prune")
+            _git("worktree", "add", "--detach", "--force", str(copy), state["commit"])
+    return copy
+
+
+def _git(*words: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "-c", f"safe.directory={ROOT}", *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        reason = " ".join(done.stderr.split()).rstrip(".")
+        raise ConfigError(
+            f"git cannot copy the code for the jobs: {reason}. --dirty needs no copy."
+        )

@@ -1,0 +1,43 @@
+"""``tape-exp submit [<options of sbatch>] <file> <words>``: sbatch with the cluster's settings.
+
+The files are those of ``launch/``, or one's own. An option that a ``#SBATCH`` line of the file sets
+goes before ``launch/cluster.yaml``, and one on the command line before both.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+
+from tape_exp.experiments import slurm
+from tape_exp.experiments.settings import cluster_settings, flags
+from tape_exp.settings.commands import command
+from tape_exp.settings.errors import ConfigError
+
+USAGE = "usage: tape-exp submit [--<option of sbatch>=<value> ...] launch/<file>.sbatch [word ...]"
+
+
+@command
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Submit a file with its words, and print the id of the job."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    chosen = list(takewhile(lambda argument: argument.startswith("-"), arguments))
+    if chosen in (["-h"], ["--help"]):
+        print(f"{USAGE}\n{__doc__}")
+        return 0
+    file, *words = arguments[len(chosen) :] or [""]
+    if not Path(file).is_file():
+        raise ConfigError(f"{file or 'nothing'} is no file to submit; {USAGE}.")
+    settings = cluster_settings()
+    os.environ["TAPE_EXP_SETUP"] = "\n".join(settings.pop("setup", []))  # launch/job.sh runs it
+    text = Path(file).read_text(encoding="utf-8")
+    set_by_file = re.findall(r"^#SBATCH --([\w-]+)", text, re.MULTILINE)
+    defaults = {key: value for key, value in settings.items() if key not in set_by_file}
+    print(f"Submitted job {slurm.sbatch([*flags(defaults), *chosen, file, *words])}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

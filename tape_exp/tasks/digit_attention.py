@@ -1,0 +1,78 @@
+"""Where attention looks while a model adds: at the digits that are being added, or elsewhere."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.block import Block
+from tape_exp.models.scores import Scores
+from tape_exp.tasks.base import Model
+
+MEASURES = ("aligned", "neighbours", "keys")
+
+
+@torch.no_grad()
+def digit_attention(model: Model, tokens: Tensor, digits: int) -> dict[int, Tensor]:
+    """What :func:`gaze` says of every head, by layer, from 1: (H, 3), of sums of two operands of so
+    many ``digits`` each.
+    """
+    found = {}
+
+    def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
+        found[block.layer + 1] = gaze(scores.probabilities(), digits).cpu()
+
+    model(tokens, watch=watch, last_only=True, sampler=RowSampler(0, "attention maps"))
+    return found
+
+
+def gaze(attention_BHTT: Tensor, digits: int) -> Tensor:
+    """Where the queries of an answer's digits look, (H, 3), from probabilities of attention.
+
+    In ``A+B=C`` with operands of n digits, the least significant first, digit t of the sum is
+    predicted at the token before it, and made of digit t of A and of B. Over rows and t < n, the
+    mean of the mass on these two digits (``aligned``), of that on the digits beside them within
+    their operands (``neighbours``), and of the number of keys that equal shares of the same
+    entropy would have (``keys``: e to the entropy).
+    """
+    n, keys = digits, torch.arange(attention_BHTT.shape[-1], device=attention_BHTT.device)
+    rows = attention_BHTT[:, :, 2 * n + 1 : 3 * n + 1]
+    t = torch.arange(n, device=keys.device)[:, None]
+    # How far a key is from the digit of its own operand that is being added.
+    first, second = keys - t, keys - (n + 1) - t
+    in_first, in_second = keys < n, (keys > n) & (keys <= 2 * n)
+    masses = []
+    for apart in (0, 1):
+        looked_at = in_first & (first.abs() == apart) | in_second & (second.abs() == apart)
+        masses.append((rows * looked_at).sum(-1))
+    spread = torch.special.entr(rows).sum(-1).exp()
+    return torch.stack([*masses, spread], -1).mean((0, 2))
+
+
+def address_metrics(found: Mapping[str, Mapping[int, Tensor]]) -> dict[str, float]:
+    """Metrics of what :func:`digit_attention` gave for several lengths, that of training first.
+
+    ``address/<length>/<measure>@<layer>`` is of the head of the layer that has the most mass on the
+    aligned digits at the first length, and without ``@<layer>`` of the one that has the most of all
+    layers: where the same head looks at another length. Masses are in percent.
+    """
+    at_first = next(iter(found.values()))
+    heads = {layer: int(each[:, 0].argmax()) for layer, each in at_first.items()}
+    best = max(heads, key=lambda layer: float(at_first[layer][heads[layer], 0]))
+    metrics = {}
+    for length, by_layer in found.items():
+        for layer, head in heads.items():
+            values = by_layer[layer][head] * torch.tensor([100.0, 100.0, 1.0])
+            for measure, value in zip(MEASURES, values.tolist(), strict=True):
+                metrics[f"address/{length}/{measure}@{layer}"] = value
+                if layer == best:
+                    metrics[f"address/{length}/{measure}"] = value
+    return metrics
+
+
+def address_names(lengths: list[str], layers: int) -> list[str]:
+    """What :func:`address_metrics` calls them."""
+    names = [f"address/{length}/{measure}" for length in lengths for measure in MEASURES]
+    ends = ["", *(f"@{layer}" for layer in range(1, layers + 1))]
+    return [f"{name}{end}" for name in names for end in ends]

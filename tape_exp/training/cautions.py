@@ -1,0 +1,70 @@
+"""What a run is warned of: settings that are valid, and whose results would mislead."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from tape_exp.models import peft
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.runs.starting_weights import trained_length
+from tape_exp.tasks.base import Task
+
+
+def cautions(cfg: DictConfig, task: Task, decoder: Decoder, start: Path | None) -> list[str]:
+    """A sentence for each setting that has no effect or asks too much.
+
+    Args:
+        start: the checkpoint that the run begins from, if it does.
+    """
+    sentences = [*unread_states(decoder)]
+    if task.trains:
+        sentences += [*idle_rate(cfg, task, decoder)]
+        if start is not None:
+            sentences += [*beyond_the_base(cfg, task, decoder, start)]
+    return sentences
+
+
+def unread_states(decoder: Decoder) -> Iterator[str]:
+    """Of each encoding that updates a state in one layer only: TAPE of one layer is RoPE."""
+    for block in decoder.blocks():
+        updates = type(block.position).update is not PositionEncoding.update
+        if updates and block.is_first_of_kind and not block.updates_state:
+            layers = decoder.arch.layers
+            yield (
+                f"No layer reads the state that {type(block.position).__name__} updates, since "
+                "only one layer has this encoding: its positions stay as they begin (those of "
+                f"TAPE are RoPE's). Give it two or more, as by task.arch.layers={2 * layers}."
+            )
+
+
+def idle_rate(cfg: DictConfig, task: Task, decoder: Decoder) -> Iterator[str]:
+    """Of a learning rate of positions where no parameter of positions is trained."""
+    rate = task.optim.position_lr
+    if rate != 1 and not any(".position." in name for name, _ in peft.trained(decoder)):
+        yield (
+            f"task.optim.position_lr={rate} has no effect: model={cfg.model.name} trains no "
+            "parameters of positions. Leave it at 1.0."
+        )
+
+
+def beyond_the_base(cfg: DictConfig, task: Task, decoder: Decoder, start: Path) -> Iterator[str]:
+    """Of rows that are longer than what the base was trained on times ``peft.interpolation``, where
+    nothing else (another theta, a scaling of one's own, no positions) covers them.
+    """
+    adaptation = decoder.adaptation
+    if adaptation is None or adaptation.theta is not None or adaptation.drop:
+        return
+    scaling = OmegaConf.select(cfg, "model.scaling.method", default="none")
+    if scaling != "none" and start.is_file():  # the length of a Llama counts its own scaling
+        return
+    reach = trained_length(start)
+    length = task.skip_to or task.arch.train_length
+    if reach and length > reach * adaptation.interpolation:
+        yield (
+            f"Rows of {length} positions are longer than the {reach} tokens that the base was "
+            f"trained on, times peft.interpolation={adaptation.interpolation:g}. Set "
+            f"peft.interpolation={math.ceil(length / reach)}."
+        )
