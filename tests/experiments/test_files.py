@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tape_exp.__main__ import COMMANDS
-from tape_exp.experiments import settings, submit, sweep
+from tape_exp.experiments import settings, submit
+from tape_exp.experiments.__main__ import main
 from tape_exp.settings.folders import ROOT
 
 LAUNCH = ROOT / "launch"
@@ -63,7 +64,7 @@ def test_the_papers_five_sweeps_name_each_artifact_once():
 @pytest.mark.long
 @pytest.mark.parametrize("file", LISTS, ids=lambda path: path.stem)
 def test_a_sweep_of_the_paper_can_be_submitted(file, tmp_path, capsys):
-    assert sweep.main(["--dry-run", *words_of(file), f"runs={tmp_path}"]) == 0
+    assert main(["sweep", "--dry-run", *words_of(file), f"runs={tmp_path}"]) == 0
     assert "scale=paper" in capsys.readouterr().out
 
 

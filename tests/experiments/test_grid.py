@@ -24,7 +24,7 @@ def test_commas_ranges_and_globs_are_hydras():
         ["model=tape", "seed=1", "task.optim.lr=0.1"],
     ]
     assert [words[0] for words in combinations(["model=glob(rope_*)"])] == [
-        f"model=rope_{name}" for name in ("linear", "ntk", "theta", "window", "yarn")
+        f"model=rope_{name}" for name in ("linear", "ntk", "temperature", "theta", "window", "yarn")
     ]
 
 
