@@ -22,8 +22,8 @@ COLUMN = {
     *("each", "where", "rows", "seeds_of", "digits", "times", "interval", "heading"),
 }
 CLAIM = {
-    *("text", "at", "better", "than", "among", "rows", "pairs", "every", "lower", "floor"),
-    *("digits", "paper", "paper_at", "published", "builtin", "rule"),
+    *("text", "at", "better", "than", "among", "rows", "pairs", "every", "pooled", "lower"),
+    *("floor", "digits", "paper", "paper_at", "published", "builtin", "rule"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Whether a claim of the paper holds in our records: comparisons, and a verdict per artifact.
+"""Whether a claim of the paper holds in our records: comparisons, and a verdict per claim.
 
 A claim says that one method is better than others at something. Seeds are compared in pairs, by
 Student's paired t test over two or more that both methods have. A claim holds if every comparison
@@ -10,7 +10,7 @@ nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tape_exp.paper.statistics import Difference, Value, holm, paired
 from tape_exp.paper.tables import decimal, written
@@ -35,7 +35,8 @@ class Verdict:
     ours: str = ""
     holds: str = NO_CLAIM
     seeds: str = ""  # how many
-    short: str = ""  # our figures of the first comparison that decided
+    short: str = ""  # our figures of the comparison that decides, with its p
+    short_paper: str = ""  # the paper's of that comparison
     size: str = ""  # of the models
 
 
@@ -59,16 +60,12 @@ class Contest:
             return paired(self.measured[self.favourite], self.measured[rival])
         return None
 
-    def p_values(self) -> dict[str, float]:
-        """Of the rivals with which it shares two seeds or more, not adjusted."""
-        differences = {rival: self.difference(rival) for rival in self.rivals}
-        return {rival: d.p for rival, d in differences.items() if d and d.p is not None}
+    def ahead(self, number: float) -> bool:
+        """Whether a difference, favourite minus rival, is in the claim's favour."""
+        return (number > 0) == self.higher
 
-    def outcomes(self, adjusted: Mapping[str, float]) -> dict[str, str]:
-        """Rival -> one of :data:`PRIORITY`, by p values adjusted for all comparisons."""
-        return {rival: self._against(rival, adjusted.get(rival, 1.0)) for rival in self.rivals}
-
-    def _against(self, rival: str, adjusted: float) -> str:
+    def against(self, rival: str, adjusted: float) -> str:
+        """One of :data:`PRIORITY`, where p adjusted for all comparisons is as given."""
         ours, theirs = self.measured.get(self.favourite), self.measured.get(rival)
         if ours is None or theirs is None:
             return UNTESTED
@@ -84,7 +81,7 @@ class Contest:
         if difference.p is None:
             (seed,) = ours.runs.keys() & theirs.runs.keys()
             return self._by_intervals(ours.runs[seed], theirs.runs[seed])
-        ahead = (difference.value.number > 0) == self.higher
+        ahead = self.ahead(difference.value.number)
         if (difference.p if ahead else adjusted) >= ALPHA:
             return UNCLEAR
         return YES if ahead else NO
@@ -103,7 +100,7 @@ class Contest:
 
     def numbers(self, rivals: Sequence[str]) -> str:
         """The favourite's figure and the best of these rivals': ``TAPE 25 ± 0.3, FIRE 34 ± 8
-        (paired: -9 ± 8)``.
+        (paired: -9 ± 8, p = 0.04)``.
         """
         text = self.pair(self.measured, rivals)
         best = self._best(self.measured, rivals)
@@ -111,7 +108,7 @@ class Contest:
             value, sign = difference.value, "+" if difference.value.number > 0 else ""
             seeds = {*self.measured[self.favourite].runs, *self.measured[best].runs}
             if value.high is not None:
-                text += f" (paired: {written(value, self.digits, sign)})"
+                text += f" (paired: {written(value, self.digits, sign)}, p = {difference.p:.2g})"
             elif value.n == 1 and len(seeds) > 1:
                 text += f" (paired: {decimal(value.number, self.digits, sign)}, one pair)"
         missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
@@ -121,14 +118,14 @@ class Contest:
 
     def papers(self) -> str:
         """The paper's figure of the favourite and that of the best rival."""
-        text = self.pair({n: Value(v.number) for n, v in self.published.items()}, self.rivals)
+        text = self.pair(self.published, self.rivals, plain=True)
         return f"{self.published_where}: {text}" if self.published_where and text else text
 
-    def pair(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
-        """The favourite and the best of these rivals, each with its value."""
+    def pair(self, values: Mapping[str, Value], rivals: Sequence[str], plain: bool = False) -> str:
+        """The favourite and the best of these rivals, each with its value, or ``plain`` number."""
         names = [name for name in (self.favourite, self._best(values, rivals)) if name in values]
-        figures = [f"{display_name(name)} {written(values[name], self.digits)}" for name in names]
-        return ", ".join(figures)
+        shown = {name: Value(values[name].number) if plain else values[name] for name in names}
+        return ", ".join(f"{display_name(n)} {written(v, self.digits)}" for n, v in shown.items())
 
     def _best(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
         """The best of these rivals; empty where none has a value."""
@@ -137,36 +134,70 @@ class Contest:
         return max(known, key=lambda name: sign * values[name].number) if known else ""
 
 
+@dataclass
+class Comparison:
+    """A contest against one of its rivals."""
+
+    contest: Contest
+    rival: str
+    p: float | None = None  # that is compared with 5 %: adjusted where the rival is ahead
+    outcome: str = UNTESTED
+
+
+def compared(contests: Sequence[Contest]) -> list[Comparison]:
+    """Every comparison with its outcome.
+
+    The p values of all of them are adjusted together, for as many as there will be once every rival
+    has run, so that a verdict does not weaken as runs come in.
+    """
+    found = [Comparison(contest, rival) for contest in contests for rival in contest.rivals]
+    differences = [one.contest.difference(one.rival) for one in found]
+    p = [d.p if d and d.p is not None else 1.0 for d in differences]
+    for one, difference, adjusted in zip(found, differences, holm(p), strict=True):
+        one.outcome = one.contest.against(one.rival, adjusted)
+        if difference and difference.p is not None:
+            ahead = one.contest.ahead(difference.value.number)
+            one.p = difference.p if ahead else adjusted
+    return found
+
+
 def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
     """The verdict of several comparisons: all must hold, and one failure refutes the claim.
 
-    The p values of all of them are adjusted together, for as many as there will be once every rival
-    has run, so that a verdict does not weaken as runs come in. Our figures are those of the
-    comparisons that decided, and the note follows them in brackets.
+    Our figures are those of the comparisons that decided, and the note follows them in brackets.
+    The short ones are of the pair with the lowest p; of a claim that holds, with the highest.
     """
-    tests = {(i, name): p for i, c in enumerate(contests) for name, p in c.p_values().items()}
-    planned = sum(len(contest.rivals) for contest in contests)
-    adjusted = holm([*tests.values(), *[1.0] * (planned - len(tests))])
-    p = dict(zip(tests, adjusted, strict=False))
-    outcomes = [
-        contest.outcomes({name: p[i, name] for k, name in tests if k == i})
-        for i, contest in enumerate(contests)
-    ]
-    every = {outcome for each in outcomes for outcome in each.values()}
+    comparisons = compared(contests)
+    every = {one.outcome for one in comparisons}
     holds = next((outcome for outcome in PRIORITY if outcome in every), UNTESTED)
-    ours, short = [], ""
-    for contest, each in zip(contests, outcomes, strict=True):
-        if deciding := [name for name, outcome in each.items() if outcome == holds]:
-            ours.append(contest.numbers(deciding))
-            numbers = {name: Value(value.number) for name, value in contest.measured.items()}
-            short = short or contest.pair(numbers, deciding)
+    decisive = [one for one in comparisons if one.outcome == holds]
+    ours = []
+    for contest in contests:
+        if rivals := [one.rival for one in decisive if one.contest is contest]:
+            ours.append(contest.numbers(rivals))
     text = "; ".join(filter(None, ours))
     known = [c.measured.get(name) for c in contests for name in (c.favourite, *c.rivals)]
     runs = sorted({value.n for value in known if value})
-    return Verdict(
+    found = Verdict(
         paper="; ".join(filter(None, dict.fromkeys(contest.papers() for contest in contests))),
         ours=f"{text} ({note})" if text and note else text,
         holds=holds,
         seeds=" to ".join(map(str, dict.fromkeys([runs[0], runs[-1]]))) if runs else "",
-        short=short,
     )
+    return replace(found, **shortened(decisive, holds))
+
+
+def shortened(decisive: Sequence[Comparison], holds: str) -> dict[str, str]:
+    """The figures of one of the comparisons that decided, ours and the paper's."""
+    if not decisive:
+        return {}
+    tested = sorted((one for one in decisive if one.p is not None), key=lambda one: one.p or 0.0)
+    one = (tested or decisive)[-1 if tested and holds == YES else 0]
+    ours, paper = one.contest.measured, one.contest.published
+    rivals = [one.rival]
+    told = rivals if one.rival in paper else one.contest.rivals
+    short = one.contest.pair(ours, rivals, plain=True)
+    return {
+        "short": f"{short}, p = {one.p:.2g}" if short and one.p is not None else short,
+        "short_paper": one.contest.pair(paper, told, plain=True),
+    }

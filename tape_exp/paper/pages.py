@@ -62,7 +62,7 @@ def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -
         [
             f"[{name}]({pages.format(name, scale)})",
             artifact.claim["text"],
-            found.paper.partition(";")[0].rpartition(": ")[2] or "no numbers",
+            found.short_paper or "no numbers",
             found.short,
             f"**{found.holds}**",
             ", ".join(
@@ -83,7 +83,8 @@ def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -
     rest = f"\n\nWithout a claim: {', '.join(others)}." if others else ""
     return (
         f"Claims of the paper and what the recorded runs say of them: {text}. The figures are "
-        "those of the method that the claim favours and of the rival that decides.\n\n"
+        "those of the method that the claim favours and of the rival that decides, with the p of "
+        "their paired test, adjusted for all comparisons of the claim where the rival is ahead.\n\n"
         f"{table}{rest}\n"
     )
 

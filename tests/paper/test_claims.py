@@ -13,7 +13,7 @@ from tape_exp.paper.records import read_records
 from tape_exp.paper.statistics import Value, over_seeds
 from tape_exp.paper.verdicts import contests, verdict
 from tape_exp.paper.view import View
-from tests.paper.fakes import addition, runs, view
+from tests.paper.fakes import addition, record, runs, view
 
 values = st.lists(st.floats(-100, 100), min_size=0, max_size=4)
 
@@ -76,6 +76,37 @@ def test_comparisons_that_have_not_run_count_in_the_adjustment():
     assert decide([contest(*behind, [])]).holds == UNTESTED
 
 
+def test_the_short_figures_are_of_the_pair_with_the_lowest_adjusted_p():
+    """Both rivals are ahead; c is further ahead, and b with the smaller spread. The p of b, that of
+    SciPy's test, is twice its own.
+    """
+    ours, near, far = [1.0, 1.3, 1.1], [3.0, 3.31, 3.1], [9.0, 7.0, 9.5]
+    found = decide([contest(ours, near, far)])
+    p = 2 * stats.ttest_rel(ours, near).pvalue
+    assert found.short == f"t 1.13, b 3.14, p = {p:.2g}"
+    one = decide([contest([9.0, 9.2], [1.0, 1.1], [1.1, 1.0])])
+    assert (one.holds, one.short) == (YES, "t 9.10, c 1.05, p = 0.012")
+
+
+def test_several_lengths_of_one_model_are_one_comparison():
+    """At each of three lengths the rival is ahead with p = 0.035, too little for three tests."""
+    lengths, pairs = (16, 32, 64), {"rope": [10.0, 11.0, 12.0], "tape": [12.0, 14.0, 16.0]}
+    records = [
+        record(model, seed, {f"test/perplexity@{n}": value + n / 100 for n in lengths})
+        for model, values in pairs.items()
+        for seed, value in enumerate(values)
+    ]
+    columns = {"at {n}": {"each": {"n": list(lengths)}, "metric": "test/perplexity@{n}"}}
+    claim = {"text": "", "at": {"at {n}": "perplexity"}, "lower": True, "than": ["rope"]}
+    given = {"rows": {"model": ["rope", "tape"]}, "columns": columns}
+    assert verdict(view(records, **given, claim=claim | {"every": True})).holds == UNCLEAR
+    found = verdict(view(records, **given, claim=claim | {"pooled": True}))
+    logs = [[np.log(v + np.array(lengths) / 100).mean() for v in pairs[m]] for m in pairs]
+    assert found.holds == NO
+    p = stats.ttest_rel(*logs).pvalue
+    assert found.short == f"TAPE {np.mean(logs[1]):.2f}, RoPE {np.mean(logs[0]):.2f}, p = {p:.2g}"
+
+
 def test_a_floor_is_cleared_only_beyond_the_error_of_the_samples():
     few = {seed: Value(30.0, 10.0, 50.0) for seed in range(3)}
     both = {"t": over_seeds(few), "b": over_seeds(few)}
@@ -104,7 +135,7 @@ def test_a_verdict_of_records_and_its_figures():
         )
     )
     assert found.holds == NO
-    assert found.ours == "TAPE 25.63 ± 1.37, FIRE 30.67 ± 1.90 (paired: -5.03 ± 0.57)"
+    assert found.ours == "TAPE 25.63 ± 1.37, FIRE 30.67 ± 1.90 (paired: -5.03 ± 0.57, p = 0.0007)"
     assert (found.paper, found.seeds) == ("TAPE 32.82, FIRE 26.98", "3")
     assert verdict(view(runs("rope", [20.0]))).holds == UNTESTED
     assert verdict(view(runs("rope", [20.0]), claim={})).holds == claims.NO_CLAIM
