@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
@@ -122,11 +121,11 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     for name in chosen:
         load(name)  # a wrong name is told before anything is written
     records, drawings = read_records(), []
-    judgements: dict[Path, dict[str, Any]] = {}
+    judgements: dict[Path, list[pages.Judgement]] = {}
     written = set()
-    for artifact, shown, judgement in pages.judged(records):
+    for artifact, shown, found in pages.judged(records):
         name, results = artifact.name, artifact.results
-        judgements.setdefault(results, {})[name] = (artifact, *judgement)
+        judgements.setdefault(results, []).extend(found)
         if chosen and name not in chosen:
             continue
         if chosen and not shown:

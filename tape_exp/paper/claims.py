@@ -53,6 +53,7 @@ class Contest:
     higher: bool = True  # is better
     floor: float | None = None  # what a method reaches that solves nothing, or guesses
     digits: int = 2
+    margin: float = 0.0  # what it may be behind by, in the unit of the numbers
 
     def difference(self, rival: str) -> Difference | None:
         """Favourite minus rival over the seeds that both have; None where they share none."""
@@ -60,9 +61,17 @@ class Contest:
             return paired(self.measured[self.favourite], self.measured[rival])
         return None
 
-    def ahead(self, number: float) -> bool:
-        """Whether a difference, favourite minus rival, is in the claim's favour."""
-        return (number > 0) == self.higher
+    @property
+    def allowed(self) -> float:
+        """What is added to the favourite's numbers before they are compared."""
+        return self.margin if self.higher else -self.margin
+
+    def test(self, rival: str) -> tuple[bool, float | None] | None:
+        """Whether it is ahead, the margin granted, and the p of that; None without a pair."""
+        if not {self.favourite, rival} <= self.measured.keys():
+            return None
+        found = paired(shifted(self.measured[self.favourite], self.allowed), self.measured[rival])
+        return ((found.value.number > 0) == self.higher, found.p) if found else None
 
     def against(self, rival: str, adjusted: float) -> str:
         """One of :data:`PRIORITY`, where p adjusted for all comparisons is as given."""
@@ -71,23 +80,24 @@ class Contest:
             return UNTESTED
         if not ours.runs and not theirs.runs:
             return self._by_intervals(ours, theirs)
-        difference = self.difference(rival)
-        if difference is None:
+        test = self.test(rival)
+        if test is None:
             return UNTESTED
+        ahead, p = test
         runs = [*ours.runs.values(), *theirs.runs.values()]
         lows = [run.number if run.low is None else run.low for run in runs]
         if self.floor is not None and all(low <= self.floor for low in lows):
             return FLOOR
-        if difference.p is None:
+        if p is None:
             (seed,) = ours.runs.keys() & theirs.runs.keys()
             return self._by_intervals(ours.runs[seed], theirs.runs[seed])
-        ahead = self.ahead(difference.value.number)
-        if (difference.p if ahead else adjusted) >= ALPHA:
+        if (p if ahead else adjusted) >= ALPHA:
             return UNCLEAR
         return YES if ahead else NO
 
     def _by_intervals(self, ours: Value, theirs: Value) -> str:
         """Of single runs, or of the rounds of a timing."""
+        ours = shifted(ours, self.allowed)
         ahead = ours.number > theirs.number if self.higher else ours.number < theirs.number
         if None not in (ours.low, ours.high, theirs.low, theirs.high):
             if not (ours.low > theirs.high or theirs.low > ours.high):  # type: ignore[operator]
@@ -134,14 +144,28 @@ class Contest:
         return max(known, key=lambda name: sign * values[name].number) if known else ""
 
 
+def shifted(value: Value, by: float) -> Value:
+    """A value with its ends and runs, all changed by the same amount."""
+    low, high = (None if end is None else end + by for end in (value.low, value.high))
+    runs = {seed: shifted(run, by) for seed, run in value.runs.items()}
+    return replace(value, number=value.number + by, low=low, high=high, runs=runs)
+
+
 @dataclass
 class Comparison:
     """A contest against one of its rivals."""
 
     contest: Contest
     rival: str
-    p: float | None = None  # that is compared with 5 %: adjusted where the rival is ahead
+    ahead: bool = False  # of the rival
+    p: float | None = None  # of the paired test
+    adjusted: float = 1.0  # for all comparisons
     outcome: str = UNTESTED
+
+    @property
+    def decisive(self) -> float:
+        """The p that is compared with 5 %: the adjusted one where the rival is ahead."""
+        return 1.0 if self.p is None else self.p if self.ahead else self.adjusted
 
 
 def compared(contests: Sequence[Contest]) -> list[Comparison]:
@@ -151,13 +175,11 @@ def compared(contests: Sequence[Contest]) -> list[Comparison]:
     has run, so that a verdict does not weaken as runs come in.
     """
     found = [Comparison(contest, rival) for contest in contests for rival in contest.rivals]
-    differences = [one.contest.difference(one.rival) for one in found]
-    p = [d.p if d and d.p is not None else 1.0 for d in differences]
-    for one, difference, adjusted in zip(found, differences, holm(p), strict=True):
+    tests = [one.contest.test(one.rival) or (False, None) for one in found]
+    every = holm([1.0 if p is None else p for _, p in tests])
+    for one, (ahead, p), adjusted in zip(found, tests, every, strict=True):
+        one.ahead, one.p, one.adjusted = ahead, p, adjusted
         one.outcome = one.contest.against(one.rival, adjusted)
-        if difference and difference.p is not None:
-            ahead = one.contest.ahead(difference.value.number)
-            one.p = difference.p if ahead else adjusted
     return found
 
 
@@ -165,7 +187,6 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
     """The verdict of several comparisons: all must hold, and one failure refutes the claim.
 
     Our figures are those of the comparisons that decided, and the note follows them in brackets.
-    The short ones are of the pair with the lowest p; of a claim that holds, with the highest.
     """
     comparisons = compared(contests)
     every = {one.outcome for one in comparisons}
@@ -184,20 +205,28 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
         holds=holds,
         seeds=" to ".join(map(str, dict.fromkeys([runs[0], runs[-1]]))) if runs else "",
     )
-    return replace(found, **shortened(decisive, holds))
+    return replace(found, **shortened(decisive))
 
 
-def shortened(decisive: Sequence[Comparison], holds: str) -> dict[str, str]:
-    """The figures of one of the comparisons that decided, ours and the paper's."""
+def shortened(decisive: Sequence[Comparison]) -> dict[str, str]:
+    """The figures of one of the comparisons that decided, ours and the paper's: of the rival that
+    is ahead with the lowest p, or where none is, of the lead with the highest.
+    """
     if not decisive:
         return {}
-    tested = sorted((one for one in decisive if one.p is not None), key=lambda one: one.p or 0.0)
-    one = (tested or decisive)[-1 if tested and holds == YES else 0]
+    tested = [one for one in decisive if one.p is not None] or decisive
+    behind = [one for one in tested if not one.ahead]
+    if behind:
+        one = min(behind, key=lambda one: 1.0 if one.p is None else one.p)
+    else:
+        one = max(tested, key=lambda one: one.p or 0.0)
     ours, paper = one.contest.measured, one.contest.published
     rivals = [one.rival]
     told = rivals if one.rival in paper else one.contest.rivals
     short = one.contest.pair(ours, rivals, plain=True)
+    if short and one.contest.where:
+        short = f"{one.contest.where}: {short}"
     return {
-        "short": f"{short}, p = {one.p:.2g}" if short and one.p is not None else short,
+        "short": f"{short}, p = {one.decisive:.2g}" if one.p is not None else short,
         "short_paper": one.contest.pair(paper, told, plain=True),
     }

@@ -167,7 +167,8 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """Extra length by trained digits, and TAPE's paired lead, with the paper's points."""
     papers = special.paper_extra_lengths()
     runs: dict[str, dict[int, Value]] = {}
-    rungs = view.artifact.claim["rows"]["rung"]
+    (claim,) = view.artifact.claims
+    rungs = claim["rows"]["rung"]
     for row in view.rows:
         found = [run for run in view.runs(row) if "extra_length" in metrics_of(run)]
         if row.labels["rung"] in rungs and found:
@@ -176,7 +177,7 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
             runs.setdefault(row.labels["model"], {})[digits] = over_seeds(values)
     points = {model: {n: v for (m, n), v in papers.items() if m == model} for model in runs}
     leads, apart = {}, {}
-    for rival in [name for name in view.artifact.claim["than"] if {"tape", name} <= runs.keys()]:
+    for rival in [name for name in claim["than"] if {"tape", name} <= runs.keys()]:
         shared = sorted(runs["tape"].keys() & runs[rival].keys())
         pairs = {n: lead(runs["tape"][n], runs[rival][n]) for n in shared}
         leads[rival] = {n: v if v.n > 2 else Value(v.number) for n, v in pairs.items() if v}

@@ -153,12 +153,13 @@ def speed(view: "View") -> Table | None:
     return Table(head, rows, labels, view.caption()) if rows else None
 
 
-def speed_verdict(view: "View") -> "claims.Verdict":
+def speed_verdict(view: "View", claim: Mapping[str, Any]) -> "claims.Verdict":
     """The time of forward attention at each GPU's longest length: the claim is about fused
     attention, which a CPU does not run.
     """
     published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
-    rivals, times = view.artifact.claim["than"], {"": dict[str, Value]()}
+    (favourite,) = claim.get("better", ["tape"])
+    rivals, times = claim["than"], {"": dict[str, Value]()}
     for record in speed_records("small"):
         rows = [r for r in fastest(record) if r["what"] == "core" and not r["backward"]]
         longest = max((row["T"] for row in rows), default=0)
@@ -166,7 +167,7 @@ def speed_verdict(view: "View") -> "claims.Verdict":
             row["encoding"]: timed(row) for row in rows if row["T"] == longest
         }
     contests = [
-        claims.Contest(where, "tape", rivals, found, published, "A100, ms", False, None, 3)
+        claims.Contest(where, favourite, rivals, found, published, "A100, ms", False, None, 3)
         for where, found in times.items()
         if found or not any(times.values())
     ]
@@ -231,7 +232,7 @@ def propositions(report: Mapping[str, Any]) -> Table:
 # ---- claims ----
 
 
-def flops_verdict(view: "View") -> "claims.Verdict":
+def flops_verdict(view: "View", claim: Mapping[str, Any]) -> "claims.Verdict":
     """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
     rows = {str(row["model"]): row for row in view.table.rows} if view.table else {}
     names = {"FLOPs {} (G)": "FLOPs", "MACs {} (G)": "MACs", "params {} (M)": "parameters"}
@@ -291,7 +292,7 @@ FINISH = {"ranked": ranked, "chosen": chosen}
 VERDICTS = {
     "flops": flops_verdict,
     "speed": speed_verdict,
-    "examples": lambda view: claims.Verdict(holds=claims.UNTESTED),
+    "examples": lambda view, claim: claims.Verdict(holds=claims.UNTESTED),
 }
 PUBLISHED = {"trend": trend_published}
 FLOORS = {"scrolls": scrolls_floor}

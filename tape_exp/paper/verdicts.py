@@ -13,13 +13,10 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name
 
 
-def verdict(view: View) -> Verdict:
-    """The verdict on the claim of an artifact at a scale; none without a claim."""
-    claim = view.artifact.claim
-    if not claim:
-        return Verdict()
+def verdict(view: View, claim: Mapping[str, Any]) -> Verdict:
+    """The verdict on a claim of an artifact at a scale."""
     if "rule" in claim:
-        return special.VERDICTS[claim["rule"]](view)
+        return special.VERDICTS[claim["rule"]](view, claim)
     note = claim.get("builtin", "")
     builtin = "builtin" in view.lookup("task.source")
     return decide([*contests(view, claim)], note if builtin else "")
@@ -32,7 +29,8 @@ def contests(view: View, claim: Mapping[str, Any]) -> Iterator[Contest]:
     dimension ``among`` (default the last); ``at``: column -> what it is called, the last of several
     that differ in a length, or ``every`` one; ``rows``: labels of the other dimensions, or
     ``last``; ``pairs``: each label and the one before it; ``pooled``: the mean logarithm over all
-    lengths is one comparison; ``lower``: less is better; ``floor``; ``digits``.
+    lengths is one comparison; ``lower``: less is better; ``floor``; ``margin``: what it may be
+    behind by and still be as good; ``digits``; ``paper_label``: whose numbers the paper has of it.
     """
     rows = view.rows
     among = claim.get("among", (view.dimensions() or ["model"])[-1])
@@ -124,6 +122,8 @@ def contest(
     floor = claim.get("floor")
     if isinstance(floor, str):
         floor = special.FLOORS[floor](view, column)
+    if claim.get("paper_label", favourite) in published:
+        published[favourite] = published[claim.get("paper_label", favourite)]
     return Contest(
         view.filled(name_of(title, labels), view.runs(some, column) if some else []),
         shown.get(favourite, favourite),
@@ -134,6 +134,7 @@ def contest(
         not claim.get("lower", False),
         floor,
         claim.get("digits", column.spec.get("digits", 2)),
+        claim.get("margin", 0.0),
     )
 
 
