@@ -155,7 +155,7 @@ def speed(view: "View") -> Table | None:
 
 def speed_verdict(view: "View", claim: Mapping[str, Any]) -> "claims.Verdict":
     """The time of forward attention at each GPU's longest length: the claim is about fused
-    attention, which a CPU does not run.
+    attention, which a CPU does not run. A margin is a fraction of the rivals' longest time.
     """
     published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
     (favourite,) = claim.get("better", ["tape"])
@@ -166,11 +166,14 @@ def speed_verdict(view: "View", claim: Mapping[str, Any]) -> "claims.Verdict":
         times[f"fastest backends, {record['machine']}, {longest} tokens, ms"] = {
             row["encoding"]: timed(row) for row in rows if row["T"] == longest
         }
-    contests = [
-        claims.Contest(where, favourite, rivals, found, published, "A100, ms", False, None, 3)
-        for where, found in times.items()
-        if found or not any(times.values())
-    ]
+    shown = {where: found for where, found in times.items() if found} or {"": {}}
+    contests = []
+    for where, found in shown.items():
+        longest = max((found[name].number for name in rivals if name in found), default=0.0)
+        margin = claim.get("margin", 0.0) * longest
+        names = (where, favourite, rivals)
+        contest = claims.Contest(*names, found, published, "A100, ms", False, None, 3, margin)
+        contests.append(contest)
     return replace(claims.decide(contests), seeds="rounds of one machine" if len(times) > 1 else "")
 
 
