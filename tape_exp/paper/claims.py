@@ -17,13 +17,12 @@ from tape_exp.paper.tables import decimal, written
 from tape_exp.settings.naming import display_name
 
 YES, NO = "yes", "no"
-UNCLEAR = "not distinguishable"
-FLOOR = "at floor (cannot tell)"
-ORDERED, REVERSED = "in this order, one seed", "no (one seed)"
+UNCLEAR = "no difference shown"
+FLOOR, ONE_SEED = "cannot tell (at floor)", "cannot tell (one seed)"
 UNTESTED = "not tested"
 NO_CLAIM = "–"
 # of several comparisons the first of these decides
-PRIORITY = (NO, UNTESTED, FLOOR, UNCLEAR, REVERSED, ORDERED, YES)
+PRIORITY = (NO, UNTESTED, FLOOR, UNCLEAR, ONE_SEED, YES)
 ALPHA = 0.05
 
 
@@ -34,6 +33,7 @@ class Verdict:
     paper: str = ""  # its figures
     ours: str = ""
     holds: str = NO_CLAIM
+    extent: str = ""  # of a "no": which of several comparisons refute
     seeds: str = ""  # how many
     short: str = ""  # our figures of the comparison that decides, with its p
     short_paper: str = ""  # the paper's of that comparison
@@ -104,9 +104,7 @@ class Contest:
                 return UNCLEAR
             if min(ours.n, theirs.n) > 1:
                 return YES if ahead else NO
-        if ours.number == theirs.number:
-            return UNCLEAR
-        return ORDERED if ahead else REVERSED
+        return UNCLEAR if ours.number == theirs.number else ONE_SEED
 
     def numbers(self, rivals: Sequence[str]) -> str:
         """The favourite's figure and the best of these rivals': ``TAPE 25 ± 0.3, FIRE 34 ± 8
@@ -203,9 +201,20 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
         paper="; ".join(filter(None, dict.fromkeys(contest.papers() for contest in contests))),
         ours=f"{text} ({note})" if text and note else text,
         holds=holds,
+        extent=extent(comparisons, decisive) if holds == NO else "",
         seeds=" to ".join(map(str, dict.fromkeys([runs[0], runs[-1]]))) if runs else "",
     )
     return replace(found, **shortened(decisive))
+
+
+def extent(comparisons: Sequence[Comparison], decisive: Sequence[Comparison]) -> str:
+    """Which comparisons decide, where not all do: the one place of several, or how many."""
+    if len(decisive) == len(comparisons):
+        return ""
+    places = {one.contest.where for one in decisive}
+    if len(places) == 1 < len({one.contest.where for one in comparisons}):
+        return places.pop()
+    return f"{len(decisive)} of {len(comparisons)} comparisons"
 
 
 def shortened(decisive: Sequence[Comparison]) -> dict[str, str]:

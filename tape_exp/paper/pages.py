@@ -17,8 +17,7 @@ from tape_exp.paper.view import View, label_of
 from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name
 
-ORDER = [claims.YES, claims.ORDERED, claims.NO, claims.REVERSED]
-ORDER += [claims.UNCLEAR, claims.FLOOR, claims.UNTESTED]
+ORDER = [claims.YES, claims.NO, claims.UNCLEAR, claims.FLOOR, claims.ONE_SEED, claims.UNTESTED]
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
             "paper": one.verdict.paper or ("no numbers" if one.text else ""),
             "ours": one.verdict.ours,
             "holds": one.verdict.holds,
+            "extent": one.verdict.extent,
             "scale": one.artifact.place.get(one.scale, one.scale),
             "size": one.verdict.size,
             "seeds": one.verdict.seeds,
@@ -79,7 +79,7 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
             one.text,
             one.verdict.short_paper or "no numbers",
             one.verdict.short,
-            f"**{one.verdict.holds}**",
+            f"**{one.verdict.holds}**" + in_brackets(one.verdict.extent),
             tested_with(one),
         ]
         for one in sorted(tested, key=lambda one: ORDER.index(one.verdict.holds))
@@ -101,6 +101,11 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
         "their paired test, adjusted for all comparisons of the claim where the rival is ahead.\n\n"
         f"{table}{rest}\n"
     )
+
+
+def in_brackets(text: str) -> str:
+    """`` (text)``; nothing of an empty one."""
+    return f" ({text})" if text else ""
 
 
 def tested_with(one: Judgement) -> str:
@@ -141,7 +146,8 @@ def page(
     for one in (one for one in judgements if one.text):
         figures_of = [("Paper", one.verdict.paper or "no numbers"), ("Ours", one.verdict.ours)]
         lines = "".join(f"\n    {who}: {text}\n" for who, text in figures_of if text)
-        parts.append(f'!!! note "{one.text} Holds: {one.verdict.holds}."\n{lines}')
+        holds = one.verdict.holds + in_brackets(one.verdict.extent)
+        parts.append(f'!!! note "{one.text} Holds: {holds}."\n{lines}')
     for view in shown:
         table = view.table
         place = artifact.place.get(view.scale, f"scale {view.scale}")

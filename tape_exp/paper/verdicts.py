@@ -106,22 +106,20 @@ def contest(
     shown = {label: f"{among} {label}" if label.isdigit() else label for label in rows}
     measured: dict[str, Value] = {}
     published: dict[str, Value] = {}
+    pooled = claim.get("pooled", False)
     for label, row in rows.items():
         ours = [measure(view, row, one) for one in columns]
         theirs = [paper_number(view, claim, row, one) for one in columns]
         for values, found in ((ours, measured), (theirs, published)):
-            known = [value for value in values if value]
-            if len(known) == len(columns):
-                value = mean_log(known) if claim.get("pooled") else known[0]
-                found |= {shown[label]: value} if value else {}
+            if value := together(values, pooled):
+                found[shown[label]] = value
     some = rows.get(favourite)
     labels = column.at | (some.labels if some else {})
     where = name_of(claim.get("paper_at", title), labels | papers_place(view, column))
     if "published" in claim:
         where, published = special.PUBLISHED[claim["published"]](view)
-    floor = claim.get("floor")
-    if isinstance(floor, str):
-        floor = special.FLOORS[floor](view, column)
+    if claim.get("pairs"):
+        title = f"{among}s {rivals[0]} to {favourite}"
     if claim.get("paper_label", favourite) in published:
         published[favourite] = published[claim.get("paper_label", favourite)]
     return Contest(
@@ -132,10 +130,24 @@ def contest(
         published,
         where,
         not claim.get("lower", False),
-        floor,
+        floor_of(view, claim, column),
         claim.get("digits", column.spec.get("digits", 2)),
         claim.get("margin", 0.0),
     )
+
+
+def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
+    """The one value, or the mean logarithm of several, of which none may be missing."""
+    known = [value for value in values if value]
+    if len(known) < len(values):
+        return None
+    return mean_log(known) if pooled else known[0]
+
+
+def floor_of(view: View, claim: Mapping[str, Any], column: Column) -> float | None:
+    """What is reached without solving anything: a number, or a rule's by the column."""
+    floor = claim.get("floor")
+    return special.FLOORS[floor](view, column) if isinstance(floor, str) else floor
 
 
 def measure(view: View, row: Row, column: Column) -> Value | None:

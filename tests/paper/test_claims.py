@@ -1,5 +1,6 @@
 """Verdicts on claims: by hand, by simulation, and those of the paper's own numbers."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy import stats
 
 from tape_exp.paper import claims, verdicts
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.claims import NO, ORDERED, REVERSED, UNCLEAR, UNTESTED, YES, Contest, decide
+from tape_exp.paper.claims import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest, decide
 from tape_exp.paper.records import read_records
 from tape_exp.paper.statistics import Value, over_seeds
 from tape_exp.paper.verdicts import contests
@@ -45,9 +46,9 @@ def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
         ([9.0, 1.1], [8.0, 0.0], YES),
         ([9.0, 9.1], [1.0, 1.1], UNCLEAR),
         ([9.0, 1.0], [0.0, 0.1], UNCLEAR),
-        ([9.0], [1.0], ORDERED),
-        ([9.0, 9.1, 9.2], [1.0], ORDERED),
-        ([1.0], [9.0, 9.1], REVERSED),
+        ([9.0], [1.0], ONE_SEED),
+        ([9.0, 9.1, 9.2], [1.0], ONE_SEED),
+        ([1.0], [9.0, 9.1], ONE_SEED),
         ([1.0], [1.0], UNCLEAR),
         ([9.0, 9.1], [], UNTESTED),
         ([], [9.0], UNTESTED),
@@ -55,14 +56,14 @@ def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
 )
 def test_outcome_of_two(ours, rival, outcome):
     assert decide([contest(ours, rival)]).holds == outcome
-    mirrored = {YES: NO, NO: YES, ORDERED: REVERSED, REVERSED: ORDERED}.get(outcome, outcome)
+    mirrored = {YES: NO, NO: YES}.get(outcome, outcome)
     assert decide([contest(ours, rival, higher=False)]).holds == mirrored
 
 
 def test_one_rival_ahead_refutes_and_one_missing_leaves_it_open():
     assert decide([contest([5.0, 5.2], [1.0, 1.1], [9.0, 9.1])]).holds == NO
     assert decide([contest([5.0, 5.2], [1.0, 1.1], [])]).holds == UNTESTED
-    assert decide([contest([9.0, 9.2], [1.0, 1.1]), contest([5.0], [1.0])]).holds == ORDERED
+    assert decide([contest([9.0, 9.2], [1.0, 1.1]), contest([5.0], [1.0])]).holds == ONE_SEED
     assert decide([]).holds == UNTESTED
 
 
@@ -95,6 +96,15 @@ def test_the_short_figures_are_of_the_pair_with_the_lowest_adjusted_p():
     assert found.short == f"t 1.13, b 3.14, p = {p:.2g}"
     one = decide([contest([9.0, 9.2], [1.0, 1.1], [1.1, 1.0])])
     assert (one.holds, one.short) == (YES, "t 9.10, c 1.05, p = 0.012")
+
+
+def test_a_no_says_which_comparisons_refute():
+    better, worse = ([9.0, 9.2], [1.0, 1.1]), ([1.0, 1.1], [9.0, 9.0])
+    assert decide([contest(*worse)]).extent == ""
+    two = [replace(contest(*pair), where=name) for pair, name in ((better, "16"), (worse, "32"))]
+    assert decide(two).extent == "32"
+    assert decide([contest([5.0, 5.2], [1.0, 1.1], [9.0, 9.1])]).extent == "1 of 2 comparisons"
+    assert decide([contest(*better)]).extent == ""
 
 
 def test_what_is_behind_by_less_than_the_margin_is_on_par():
