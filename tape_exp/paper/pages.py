@@ -75,7 +75,7 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
     tested = [one for one in judgements if one.text]
     rows = [
         [
-            f"[{one.artifact.name}]({pages.format(one.artifact.name, one.scale)})",
+            linked(one, pages),
             one.text,
             one.verdict.short_paper or "no numbers",
             one.verdict.short,
@@ -86,12 +86,7 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
     ]
     head = ["artifact", "the paper's claim", "paper", "ours", "holds", "scale"]
     table = tabulate(rows, head, tablefmt="github", disable_numparse=True)
-    others = [
-        f"[{one.artifact.name}]({pages.format(one.artifact.name, one.scale)}) "
-        f"({one.artifact.title})"
-        for one in judgements
-        if not one.text
-    ]
+    others = [f"{linked(one, pages)} ({one.artifact.title})" for one in judgements if not one.text]
     counts = {holds: sum(one.verdict.holds == holds for one in tested) for holds in ORDER}
     text = ", ".join(f"{holds} {n}" for holds, n in counts.items() if n)
     rest = f"\n\nWithout a claim: {', '.join(others)}." if others else ""
@@ -101,6 +96,12 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
         "their paired test, adjusted for all comparisons of the claim where the rival is ahead.\n\n"
         f"{table}{rest}\n"
     )
+
+
+def linked(one: Judgement, pages: str) -> str:
+    """The name of the artifact, with a link where something is shown of it."""
+    name, place = one.artifact.name, pages.format(one.artifact.name, one.scale)
+    return f"[{name}]({place})" if one.scale or "{1}" not in pages else name
 
 
 def in_brackets(text: str) -> str:

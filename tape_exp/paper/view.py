@@ -121,7 +121,7 @@ class View:
         """The overrides of the runs of a cell, the scale among them."""
         words = [*self.common, *row.words]
         if column:
-            known = column.at | row.labels
+            known = self.artifact.values.get(self.scale, {}) | column.at | row.labels
             words += [fill(word, known) for word in column.spec.get("where", [])]
         scaled = any(word.startswith("scale=") for word in words)
         return (*words, *([] if scaled else [f"scale={self.scale}"]))
