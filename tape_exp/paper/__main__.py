@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser("run", help="run what is missing, then render")
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seeds= | key=value")
-    only = "the runs of --dry-run whose name fits a pattern, such as '* rung12'"
+    only = "the runs of --dry-run whose name fits a pattern, such as '* 12 digits'"
     run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
     run.add_argument("--dry-run", action="store_true", help="list the missing runs")
     side = commands.add_parser("compare", help="a table and figures of any models on any task")

@@ -56,7 +56,7 @@ def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
 
 def title_of(view: View) -> str:
     """Above a figure: the artifact's title and its scale."""
-    return f"{view.artifact.title} — scale {view.scale}"
+    return f"{view.artifact.title} — {view.artifact.place.get(view.scale) or f'scale {view.scale}'}"
 
 
 def last_label(row: Row) -> str:
@@ -168,10 +168,10 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     papers = special.paper_extra_lengths()
     runs: dict[str, dict[int, Value]] = {}
     (claim,) = view.artifact.claims
-    rungs = claim["rows"]["rung"]
+    sizes = claim["rows"]["size"]
     for row in view.rows:
         found = [run for run in view.runs(row) if "extra_length" in metrics_of(run)]
-        if row.labels["rung"] in rungs and found:
+        if row.labels["size"] in sizes and found:
             values = {run["seed"]: Value(metrics_of(run)["extra_length"]) for run in found}
             digits = found[0]["config"]["task"]["train_digits"]
             runs.setdefault(row.labels["model"], {})[digits] = over_seeds(values)

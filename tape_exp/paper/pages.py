@@ -120,7 +120,7 @@ def size_of(view: View) -> str:
     5 → 10 digits``; nothing where a scale is no size.
     """
     runs = [run for some in view.all_runs.values() for run in some]
-    if not runs or view.scale in view.artifact.place:
+    if not (runs and view.artifact.rows) or view.artifact.place.get(view.scale) == "":
         return ""
     sizes = sorted(run["parameters"] for run in runs)
     tasks = [run["config"]["task"] for run in runs]

@@ -250,7 +250,8 @@ def flops_verdict(view: "View", claim: Mapping[str, Any]) -> "claims.Verdict":
     )
     apart = [abs(n - added["paper"][t]) for t, n in added["ours"].items() if t in added["paper"]]
     holds = claims.UNTESTED if not apart else claims.YES if max(apart) < 0.1 else claims.NO
-    return claims.Verdict(paper, ours, holds, "a count" if apart else "", ours, paper)
+    seeds = "a count" if apart else ""
+    return claims.Verdict(paper, ours, holds, seeds=seeds, short=ours, short_paper=paper)
 
 
 def trend_published(view: "View") -> tuple[str, dict[str, Value]]:
