@@ -16,8 +16,8 @@ from tape_exp.bench.bench import OUT, Bench
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import compare, pages
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.claims import Verdict
 from tape_exp.paper.figures import figures
+from tape_exp.paper.pages import Judgement
 from tape_exp.paper.view import View
 from tape_exp.results.record import Record
 from tape_exp.results.store import commits, known_records
@@ -64,10 +64,10 @@ def write(folder: Path) -> None:
     """Write all pages below a folder."""
     records = known_records()
     shutil.rmtree(folder, ignore_errors=True)
-    judgements = {}
-    for artifact, shown, judgement in pages.judged(records):
-        judgements[artifact.name] = artifact, *judgement
-        write_page(folder, artifact, shown, judgement[1])
+    judgements: list[Judgement] = []
+    for artifact, shown, found in pages.judged(records):
+        judgements += found
+        write_page(folder, artifact, shown, found)
     mine = compare.kept(Path("runs") / ".compare" / "tables")
     links = []
     for artifact in mine:
@@ -76,7 +76,7 @@ def write(folder: Path) -> None:
         except ConfigError as error:  # of a model that is no longer there
             warn(f"{artifact.name} is left out: {error}")
             continue
-        write_page(folder, artifact, [view], Verdict())
+        write_page(folder, artifact, [view], [])
         links.append(f"- [{artifact.name}]({artifact.name}.md): {artifact.title}")
     parts = [f"{WIDE}# Claims and verdicts", pages.overview(judgements, "{0}.md")]
     parts += ["## Your comparisons", "\n".join(links)] if links else []
@@ -85,14 +85,16 @@ def write(folder: Path) -> None:
     write_atomically(folder / "bench.md", "\n\n".join(bench_page(folder)) + "\n")
 
 
-def write_page(folder: Path, artifact: Artifact, shown: Sequence[View], verdict: Verdict) -> None:
+def write_page(
+    folder: Path, artifact: Artifact, shown: Sequence[View], judgements: Sequence[Judgement]
+) -> None:
     """Write the page of an artifact, and draw its figures."""
     pictures: dict[str, list[str]] = {}
     for view in shown:
         for suffix, draw in figures(view):
             path = draw(folder / "figures" / f"{artifact.name}-{view.scale}{suffix}.svg")
             pictures.setdefault(view.scale, []).append(f"figures/{path.name}")
-    text = pages.page(artifact, shown, verdict, pictures)
+    text = pages.page(artifact, shown, judgements, pictures)
     write_atomically(folder / f"{artifact.name}.md", text)
 
 

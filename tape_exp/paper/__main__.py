@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tape_exp.experiments.execute import add_options
 from tape_exp.experiments.grid import as_flags
@@ -31,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser("run", help="run what is missing, then render")
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seed=0,1 | key=value")
-    only = "the runs of --dry-run whose name fits a pattern, such as '* rung12'"
+    only = "the runs of --dry-run whose name fits a pattern, such as '* 12 digits'"
     run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
     run.add_argument("--dry-run", action="store_true", help="list the missing runs")
     side = commands.add_parser("compare", help="a table and figures of any models on any task")
@@ -140,11 +139,11 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     for name in chosen:
         load(name)  # a wrong name is told before anything is written
     records, drawings = read_records(), []
-    judgements: dict[Path, dict[str, Any]] = {}
+    judgements: dict[Path, list[pages.Judgement]] = {}
     written = set()
-    for artifact, shown, judgement in pages.judged(records):
+    for artifact, shown, found in pages.judged(records):
         name, results = artifact.name, artifact.results
-        judgements.setdefault(results, {})[name] = (artifact, *judgement)
+        judgements.setdefault(results, []).extend(found)
         if chosen and name not in chosen:
             continue
         if chosen and not shown:

@@ -23,8 +23,9 @@ COLUMN = {
     "rank",  # which counts in a mean rank, and whether lower or higher is better
 }
 CLAIM = {
-    *("text", "at", "better", "than", "among", "rows", "pairs", "every", "lower", "floor"),
-    *("digits", "paper", "paper_at", "published", "builtin", "rule"),
+    *("text", "at", "better", "than", "among", "rows", "pairs", "every", "pooled", "lower"),
+    *("floor", "margin", "digits", "paper", "paper_label", "paper_at", "published"),
+    *("builtin", "rule"),
 }
 
 
@@ -41,7 +42,8 @@ class Artifact:
     overrides: list[str] = field(default_factory=list)  # of every run
     at: dict[str, list[str]] = field(default_factory=dict)  # scale -> further ones, of bases too
     values: dict[str, dict[str, str]] = field(default_factory=dict)  # scale -> {name} in overrides
-    claim: dict[str, Any] = field(default_factory=dict)  # tape_exp.paper.verdicts has its keys
+    # one, or a list; tape_exp.paper.verdicts has the keys
+    claim: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)
     # scale, the smallest first -> what it needs
     scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))
     place: dict[str, str] = field(default_factory=dict)  # what pages call a scale
@@ -55,7 +57,7 @@ class Artifact:
     provenance: list[str] = field(default_factory=lambda: ["seeds", "scale", "commit"])
 
     def __post_init__(self) -> None:
-        parts = [("the claim", self.claim, CLAIM)]
+        parts = [("the claim", claim, CLAIM) for claim in self.claims]
         parts += [(f"column {heading}", column, COLUMN) for heading, column in self.columns.items()]
         for part, keys, known in parts:
             if wrong := next((key for key in keys if key not in known), None):
@@ -63,6 +65,12 @@ class Artifact:
                     f"conf/paper/{self.name}.yaml: {wrong} in {part}{did_you_mean(wrong, known)} "
                     f"Known: {', '.join(sorted(known))}."
                 )
+
+    @property
+    def claims(self) -> list[dict[str, Any]]:
+        """What the paper claims of it; a YAML without a list has one claim, or none."""
+        every = self.claim if isinstance(self.claim, list) else [self.claim]
+        return [claim for claim in every if claim]
 
     @property
     def paper(self) -> dict[str, Any]:

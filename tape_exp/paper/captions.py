@@ -17,13 +17,16 @@ TWO_SEEDS = "Where there are two seeds, brackets hold the value of each."
 def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
     """What a caption adds: two seeds, unplanned differences between rows, corpora, commits."""
     every, sentences = [*{run["run"]: run for found in runs.values() for run in found}.values()], []
-    claim, last = view.artifact.claim, view.dimensions()[-1:]
+    claims, last = view.artifact.claims, view.dimensions()[-1:]
     if any(len({run["seed"] for run in found}) == 2 for found in runs.values()):
         sentences.append(TWO_SEEDS)
-    compared, rivals = {row.labels[name] for row in view.rows for name in last}, claim.get("than")
-    if rivals and compared - {*rivals, *claim.get("better", ["tape"])}:
-        tested = listed([*map(display_name, rivals)])
-        sentences.append(f"The claim is tested against {tested} only.")
+    shown = {row.labels[name] for row in view.rows for name in last}
+    named = [name for claim in claims for name in claim.get("better", ["tape"])]
+    rivals = dict.fromkeys(name for claim in claims for name in claim.get("than", shown))
+    if rivals and shown - {*rivals, *named}:
+        tested = listed([*map(display_name, (name for name in rivals if name not in named))])
+        one = "The claim is" if len(claims) == 1 else "Claims are"
+        sentences.append(f"{one} tested against {tested} only.")
     several = any(len({run["seed"] for run in found}) > 1 for found in runs.values())
     if several and any(spec["kind"] in ("lengths", "losses") for spec in view.artifact.figures):
         sentences.append("In the figure bands reach from the lowest seed to the highest.")

@@ -1,4 +1,4 @@
-"""Whether a claim of the paper holds in our records: comparisons, and a verdict per artifact.
+"""Whether a claim of the paper holds in our records: comparisons, and a verdict per claim.
 
 A claim says that one method is better than others at something. Seeds are compared in pairs, by
 Student's paired t test over two or more that both methods have. A claim holds if every comparison
@@ -10,20 +10,19 @@ nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tape_exp.results.statistics import Difference, Value, holm, paired
 from tape_exp.results.tables import decimal, written
 from tape_exp.settings.naming import display_name
 
 YES, NO = "yes", "no"
-UNCLEAR = "not distinguishable"
-FLOOR = "at floor (cannot tell)"
-ORDERED, REVERSED = "in this order, one seed", "no (one seed)"
+UNCLEAR = "no difference shown"
+FLOOR, ONE_SEED = "cannot tell (at floor)", "cannot tell (one seed)"
 UNTESTED = "not tested"
 NO_CLAIM = "–"
 # of several comparisons the first of these decides
-PRIORITY = (NO, UNTESTED, FLOOR, UNCLEAR, REVERSED, ORDERED, YES)
+PRIORITY = (NO, UNTESTED, FLOOR, UNCLEAR, ONE_SEED, YES)
 ALPHA = 0.05
 
 
@@ -34,8 +33,10 @@ class Verdict:
     paper: str = ""  # its figures
     ours: str = ""
     holds: str = NO_CLAIM
+    extent: str = ""  # of a "no": which of several comparisons refute
     seeds: str = ""  # how many
-    short: str = ""  # our figures of the first comparison that decided
+    short: str = ""  # our figures of the comparison that decides, with its p
+    short_paper: str = ""  # the paper's of that comparison
     size: str = ""  # of the models
 
 
@@ -52,6 +53,7 @@ class Contest:
     higher: bool = True  # is better
     floor: float | None = None  # what a method reaches that solves nothing, or guesses
     digits: int = 2
+    margin: float = 0.0  # what it may be behind by, in the unit of the numbers
 
     def difference(self, rival: str) -> Difference | None:
         """Favourite minus rival over the seeds that both have; None where they share none."""
@@ -59,51 +61,54 @@ class Contest:
             return paired(self.measured[self.favourite], self.measured[rival])
         return None
 
-    def p_values(self) -> dict[str, float]:
-        """Of the rivals with which it shares two seeds or more, not adjusted."""
-        differences = {rival: self.difference(rival) for rival in self.rivals}
-        return {rival: d.p for rival, d in differences.items() if d and d.p is not None}
+    @property
+    def allowed(self) -> float:
+        """What is added to the favourite's numbers before they are compared."""
+        return self.margin if self.higher else -self.margin
 
-    def outcomes(self, adjusted: Mapping[str, float]) -> dict[str, str]:
-        """Rival -> one of :data:`PRIORITY`, by p values adjusted for all comparisons."""
-        return {rival: self._against(rival, adjusted.get(rival, 1.0)) for rival in self.rivals}
+    def test(self, rival: str) -> tuple[bool, float | None] | None:
+        """Whether it is ahead, the margin granted, and the p of that; None without a pair."""
+        if not {self.favourite, rival} <= self.measured.keys():
+            return None
+        found = paired(shifted(self.measured[self.favourite], self.allowed), self.measured[rival])
+        return ((found.value.number > 0) == self.higher, found.p) if found else None
 
-    def _against(self, rival: str, adjusted: float) -> str:
+    def against(self, rival: str, adjusted: float) -> str:
+        """One of :data:`PRIORITY`, where p adjusted for all comparisons is as given."""
         ours, theirs = self.measured.get(self.favourite), self.measured.get(rival)
         if ours is None or theirs is None:
             return UNTESTED
         if not ours.runs and not theirs.runs:
             return self._by_intervals(ours, theirs)
-        difference = self.difference(rival)
-        if difference is None:
+        test = self.test(rival)
+        if test is None:
             return UNTESTED
+        ahead, p = test
         runs = [*ours.runs.values(), *theirs.runs.values()]
         lows = [run.number if run.low is None else run.low for run in runs]
         if self.floor is not None and all(low <= self.floor for low in lows):
             return FLOOR
-        if difference.p is None:
+        if p is None:
             (seed,) = ours.runs.keys() & theirs.runs.keys()
             return self._by_intervals(ours.runs[seed], theirs.runs[seed])
-        ahead = (difference.value.number > 0) == self.higher
-        if (difference.p if ahead else adjusted) >= ALPHA:
+        if (p if ahead else adjusted) >= ALPHA:
             return UNCLEAR
         return YES if ahead else NO
 
     def _by_intervals(self, ours: Value, theirs: Value) -> str:
         """Of single runs, or of the rounds of a timing."""
+        ours = shifted(ours, self.allowed)
         ahead = ours.number > theirs.number if self.higher else ours.number < theirs.number
         if None not in (ours.low, ours.high, theirs.low, theirs.high):
             if not (ours.low > theirs.high or theirs.low > ours.high):  # type: ignore[operator]
                 return UNCLEAR
             if min(ours.n, theirs.n) > 1:
                 return YES if ahead else NO
-        if ours.number == theirs.number:
-            return UNCLEAR
-        return ORDERED if ahead else REVERSED
+        return UNCLEAR if ours.number == theirs.number else ONE_SEED
 
     def numbers(self, rivals: Sequence[str]) -> str:
         """The favourite's figure and the best of these rivals': ``TAPE 25 ± 0.3, FIRE 34 ± 8
-        (paired: -9 ± 8)``.
+        (paired: -9 ± 8, p = 0.04)``.
         """
         text = self.pair(self.measured, rivals)
         best = self._best(self.measured, rivals)
@@ -111,7 +116,7 @@ class Contest:
             value, sign = difference.value, "+" if difference.value.number > 0 else ""
             seeds = {*self.measured[self.favourite].runs, *self.measured[best].runs}
             if value.high is not None:
-                text += f" (paired: {written(value, self.digits, sign)})"
+                text += f" (paired: {written(value, self.digits, sign)}, p = {difference.p:.2g})"
             elif value.n == 1 and len(seeds) > 1:
                 text += f" (paired: {decimal(value.number, self.digits, sign)}, one pair)"
         missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
@@ -121,14 +126,14 @@ class Contest:
 
     def papers(self) -> str:
         """The paper's figure of the favourite and that of the best rival."""
-        text = self.pair({n: Value(v.number) for n, v in self.published.items()}, self.rivals)
+        text = self.pair(self.published, self.rivals, plain=True)
         return f"{self.published_where}: {text}" if self.published_where and text else text
 
-    def pair(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
-        """The favourite and the best of these rivals, each with its value."""
+    def pair(self, values: Mapping[str, Value], rivals: Sequence[str], plain: bool = False) -> str:
+        """The favourite and the best of these rivals, each with its value, or ``plain`` number."""
         names = [name for name in (self.favourite, self._best(values, rivals)) if name in values]
-        figures = [f"{display_name(name)} {written(values[name], self.digits)}" for name in names]
-        return ", ".join(figures)
+        shown = {name: Value(values[name].number) if plain else values[name] for name in names}
+        return ", ".join(f"{display_name(n)} {written(v, self.digits)}" for n, v in shown.items())
 
     def _best(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
         """The best of these rivals; empty where none has a value."""
@@ -137,36 +142,100 @@ class Contest:
         return max(known, key=lambda name: sign * values[name].number) if known else ""
 
 
+def shifted(value: Value, by: float) -> Value:
+    """A value with its ends and runs, all changed by the same amount."""
+    low, high = (None if end is None else end + by for end in (value.low, value.high))
+    runs = {seed: shifted(run, by) for seed, run in value.runs.items()}
+    return replace(value, number=value.number + by, low=low, high=high, runs=runs)
+
+
+@dataclass
+class Comparison:
+    """A contest against one of its rivals."""
+
+    contest: Contest
+    rival: str
+    ahead: bool = False  # of the rival
+    p: float | None = None  # of the paired test
+    adjusted: float = 1.0  # for all comparisons
+    outcome: str = UNTESTED
+
+    @property
+    def decisive(self) -> float:
+        """The p that is compared with 5 %: the adjusted one where the rival is ahead."""
+        return 1.0 if self.p is None else self.p if self.ahead else self.adjusted
+
+
+def compared(contests: Sequence[Contest]) -> list[Comparison]:
+    """Every comparison with its outcome.
+
+    The p values of all of them are adjusted together, for as many as there will be once every rival
+    has run, so that a verdict does not weaken as runs come in.
+    """
+    found = [Comparison(contest, rival) for contest in contests for rival in contest.rivals]
+    tests = [one.contest.test(one.rival) or (False, None) for one in found]
+    every = holm([1.0 if p is None else p for _, p in tests])
+    for one, (ahead, p), adjusted in zip(found, tests, every, strict=True):
+        one.ahead, one.p, one.adjusted = ahead, p, adjusted
+        one.outcome = one.contest.against(one.rival, adjusted)
+    return found
+
+
 def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
     """The verdict of several comparisons: all must hold, and one failure refutes the claim.
 
-    The p values of all of them are adjusted together, for as many as there will be once every rival
-    has run, so that a verdict does not weaken as runs come in. Our figures are those of the
-    comparisons that decided, and the note follows them in brackets.
+    Our figures are those of the comparisons that decided, and the note follows them in brackets.
     """
-    tests = {(i, name): p for i, c in enumerate(contests) for name, p in c.p_values().items()}
-    planned = sum(len(contest.rivals) for contest in contests)
-    adjusted = holm([*tests.values(), *[1.0] * (planned - len(tests))])
-    p = dict(zip(tests, adjusted, strict=False))
-    outcomes = [
-        contest.outcomes({name: p[i, name] for k, name in tests if k == i})
-        for i, contest in enumerate(contests)
-    ]
-    every = {outcome for each in outcomes for outcome in each.values()}
+    comparisons = compared(contests)
+    every = {one.outcome for one in comparisons}
     holds = next((outcome for outcome in PRIORITY if outcome in every), UNTESTED)
-    ours, short = [], ""
-    for contest, each in zip(contests, outcomes, strict=True):
-        if deciding := [name for name, outcome in each.items() if outcome == holds]:
-            ours.append(contest.numbers(deciding))
-            numbers = {name: Value(value.number) for name, value in contest.measured.items()}
-            short = short or contest.pair(numbers, deciding)
+    decisive = [one for one in comparisons if one.outcome == holds]
+    ours = []
+    for contest in contests:
+        if rivals := [one.rival for one in decisive if one.contest is contest]:
+            ours.append(contest.numbers(rivals))
     text = "; ".join(filter(None, ours))
     known = [c.measured.get(name) for c in contests for name in (c.favourite, *c.rivals)]
     runs = sorted({value.n for value in known if value})
-    return Verdict(
+    found = Verdict(
         paper="; ".join(filter(None, dict.fromkeys(contest.papers() for contest in contests))),
         ours=f"{text} ({note})" if text and note else text,
         holds=holds,
+        extent=extent(comparisons, decisive) if holds == NO else "",
         seeds=" to ".join(map(str, dict.fromkeys([runs[0], runs[-1]]))) if runs else "",
-        short=short,
     )
+    return replace(found, **shortened(decisive))
+
+
+def extent(comparisons: Sequence[Comparison], decisive: Sequence[Comparison]) -> str:
+    """Which comparisons decide, where not all do: the one place of several, or how many."""
+    if len(decisive) == len(comparisons):
+        return ""
+    places = {one.contest.where for one in decisive}
+    if len(places) == 1 < len({one.contest.where for one in comparisons}):
+        return places.pop()
+    return f"{len(decisive)} of {len(comparisons)} comparisons"
+
+
+def shortened(decisive: Sequence[Comparison]) -> dict[str, str]:
+    """The figures of one of the comparisons that decided, ours and the paper's: of the rival that
+    is ahead with the lowest p, or where none is, of the lead with the highest.
+    """
+    if not decisive:
+        return {}
+    tested = [one for one in decisive if one.p is not None] or decisive
+    behind = [one for one in tested if not one.ahead]
+    if behind:
+        one = min(behind, key=lambda one: 1.0 if one.p is None else one.p)
+    else:
+        one = max(tested, key=lambda one: one.p or 0.0)
+    ours, paper = one.contest.measured, one.contest.published
+    rivals = [one.rival]
+    told = rivals if one.rival in paper else one.contest.rivals
+    short = one.contest.pair(ours, rivals, plain=True)
+    if short and one.contest.where:
+        short = f"{one.contest.where}: {short}"
+    return {
+        "short": f"{short}, p = {one.decisive:.2g}" if one.p is not None else short,
+        "short_paper": one.contest.pair(paper, told, plain=True),
+    }

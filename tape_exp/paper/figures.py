@@ -57,7 +57,7 @@ def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
 
 def title_of(view: View) -> str:
     """Above a figure: the artifact's title and its scale."""
-    return f"{view.artifact.title} — scale {view.scale}"
+    return f"{view.artifact.title} — {view.artifact.place.get(view.scale) or f'scale {view.scale}'}"
 
 
 def last_label(row: Row) -> str:
@@ -212,16 +212,17 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """Extra length by trained digits, and TAPE's paired lead, with the paper's points."""
     papers = special.paper_extra_lengths()
     runs: dict[str, dict[int, Value]] = {}
-    rungs = view.artifact.claim["rows"]["rung"]
+    (claim,) = view.artifact.claims
+    sizes = claim["rows"]["size"]
     for row in view.rows:
         found = [run for run in view.runs(row) if "extra_length" in run.metrics]
-        if row.labels["rung"] in rungs and found:
+        if row.labels["size"] in sizes and found:
             values = {run["seed"]: Value(run.metrics["extra_length"]) for run in found}
             digits = found[0]["config"]["task"]["train_digits"]
             runs.setdefault(row.labels["model"], {})[digits] = over_seeds(values)
     points = {model: {n: v for (m, n), v in papers.items() if m == model} for model in runs}
     leads, apart = {}, {}
-    for rival in [name for name in view.artifact.claim["than"] if {"tape", name} <= runs.keys()]:
+    for rival in [name for name in claim["than"] if {"tape", name} <= runs.keys()]:
         shared = sorted(runs["tape"].keys() & runs[rival].keys())
         pairs = {n: lead(runs["tape"][n], runs[rival][n]) for n in shared}
         leads[rival] = {n: v if v.n > 2 else Value(v.number) for n, v in pairs.items() if v}

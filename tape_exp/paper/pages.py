@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tabulate import tabulate
@@ -17,75 +17,102 @@ from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name
 
-ORDER = [claims.YES, claims.ORDERED, claims.NO, claims.REVERSED]
-ORDER += [claims.UNCLEAR, claims.FLOOR, claims.UNTESTED]
+ORDER = [claims.YES, claims.NO, claims.UNCLEAR, claims.FLOOR, claims.ONE_SEED, claims.UNTESTED]
 
 
-def judged(
-    records: Sequence[Record],
-) -> Iterator[tuple[Artifact, list[View], tuple[str, Verdict]]]:
-    """Every artifact, at each scale at which there is something to show; and the largest scale that
-    tests the claim, or else has records, with the verdict there.
+@dataclass(frozen=True)
+class Judgement:
+    """A claim of an artifact, the scale at which it is judged, and the verdict there; of an
+    artifact without one no text, and the scale that is shown.
     """
+
+    artifact: Artifact
+    scale: str
+    text: str = ""
+    verdict: Verdict = field(default_factory=Verdict)
+
+
+def judged(records: Sequence[Record]) -> Iterator[tuple[Artifact, list[View], list[Judgement]]]:
+    """Every artifact, at each scale at which there is something to show, and its judgements."""
     for artifact in map(load, names()):
         every = [View(artifact, scale, records) for scale in artifact.scales]
         shown = [view for view in every if view.table is not None]
-        verdicts = [(v.scale, replace(verdict(v), size=size_of(v))) for v in reversed(shown)]
-        tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
-        none = View(artifact, next(iter(artifact.scales)), [])
-        yield artifact, shown, [*tested, *verdicts, ("", verdict(none))][0]
+        judgements = [judgement(artifact, shown, claim) for claim in artifact.claims]
+        last = shown[-1].scale if shown else ""
+        yield artifact, shown, judgements or [Judgement(artifact, last)]
 
 
-def claims_table(judgements: dict[str, tuple[Artifact, str, Verdict]]) -> Table:
-    """The table of claims for programs, a row for each artifact."""
+def judgement(artifact: Artifact, shown: Sequence[View], claim: dict[str, Any]) -> Judgement:
+    """A claim at the largest scale that tests it, or else has records."""
+    none = View(artifact, next(iter(artifact.scales)), [])
+    verdicts = [(v.scale, replace(verdict(v, claim), size=size_of(v))) for v in reversed(shown)]
+    tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
+    scale, found = [*tested, *verdicts, ("", verdict(none, claim))][0]
+    return Judgement(artifact, scale, claim["text"], found)
+
+
+def claims_table(judgements: Sequence[Judgement]) -> Table:
+    """The table of claims for programs, a row for each."""
     rows: list[dict[str, Cell]] = [
         {
-            "artifact": name,
-            "the paper's claim": artifact.claim.get("text", claims.NO_CLAIM),
-            "paper": found.paper or ("no numbers" if artifact.claim else ""),
-            "ours": found.ours,
-            "holds": found.holds,
-            "scale": artifact.place.get(scale, scale),
-            "size": found.size,
-            "seeds": found.seeds,
+            "artifact": one.artifact.name,
+            "the paper's claim": one.text or claims.NO_CLAIM,
+            "paper": one.verdict.paper or ("no numbers" if one.text else ""),
+            "ours": one.verdict.ours,
+            "holds": one.verdict.holds,
+            "extent": one.verdict.extent,
+            "scale": one.artifact.place.get(one.scale, one.scale),
+            "size": one.verdict.size,
+            "seeds": one.verdict.seeds,
         }
-        for name, (artifact, scale, found) in judgements.items()
+        for one in judgements
     ]
     return Table([*map(Column, rows[0])], rows, ["artifact"])
 
 
-def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -> str:
+def overview(judgements: Sequence[Judgement], pages: str) -> str:
     """The claims by their verdicts, a line each, with links to the ``pages``."""
-    tested = [each for each in judgements.items() if each[1][0].claim]
-    ordered = sorted(tested, key=lambda each: ORDER.index(each[1][2].holds))
+    tested = [one for one in judgements if one.text]
     rows = [
         [
-            f"[{name}]({pages.format(name, scale)})",
-            artifact.claim["text"],
-            found.paper.partition(";")[0].rpartition(": ")[2] or "no numbers",
-            found.short,
-            f"**{found.holds}**",
-            ", ".join(
-                filter(None, (artifact.place.get(scale, scale), found.size, seeds_of(found)))
-            ),
+            linked(one, pages),
+            one.text,
+            one.verdict.short_paper or "no numbers",
+            one.verdict.short,
+            f"**{one.verdict.holds}**" + in_brackets(one.verdict.extent),
+            tested_with(one),
         ]
-        for name, (artifact, scale, found) in ordered
+        for one in sorted(tested, key=lambda one: ORDER.index(one.verdict.holds))
     ]
     head = ["artifact", "the paper's claim", "paper", "ours", "holds", "scale"]
     table = tabulate(rows, head, tablefmt="github", disable_numparse=True)
-    others = [
-        f"[{n}]({pages.format(n, s)}) ({a.title})"
-        for n, (a, s, _) in judgements.items()
-        if not a.claim
-    ]
-    counts = {holds: sum(f.holds == holds for _, (_, _, f) in tested) for holds in ORDER}
+    others = [f"{linked(one, pages)} ({one.artifact.title})" for one in judgements if not one.text]
+    counts = {holds: sum(one.verdict.holds == holds for one in tested) for holds in ORDER}
     text = ", ".join(f"{holds} {n}" for holds, n in counts.items() if n)
     rest = f"\n\nWithout a claim: {', '.join(others)}." if others else ""
     return (
         f"Claims of the paper and what the recorded runs say of them: {text}. The figures are "
-        "those of the method that the claim favours and of the rival that decides.\n\n"
+        "those of the method that the claim favours and of the rival that decides, with the p of "
+        "their paired test, adjusted for all comparisons of the claim where the rival is ahead.\n\n"
         f"{table}{rest}\n"
     )
+
+
+def linked(one: Judgement, pages: str) -> str:
+    """The name of the artifact, with a link where something is shown of it."""
+    name, place = one.artifact.name, pages.format(one.artifact.name, one.scale)
+    return f"[{name}]({place})" if one.scale or "{1}" not in pages else name
+
+
+def in_brackets(text: str) -> str:
+    """`` (text)``; nothing of an empty one."""
+    return f" ({text})" if text else ""
+
+
+def tested_with(one: Judgement) -> str:
+    """Scale, size of the models and number of seeds, as far as there are some."""
+    place = one.artifact.place.get(one.scale, one.scale)
+    return ", ".join(filter(None, (place, one.verdict.size, seeds_of(one.verdict))))
 
 
 def size_of(view: View) -> str:
@@ -93,7 +120,7 @@ def size_of(view: View) -> str:
     5 → 10 digits``; nothing where a scale is no size.
     """
     runs = [run for some in view.all_runs.values() for run in some]
-    if not (runs and view.artifact.claim) or view.scale in view.artifact.place:
+    if not (runs and view.artifact.rows) or view.artifact.place.get(view.scale) == "":
         return ""
     sizes = sorted(run["parameters"] for run in runs)
     tasks = [run["config"]["task"] for run in runs]
@@ -110,14 +137,18 @@ def seeds_of(found: Verdict) -> str:
 
 
 def page(
-    artifact: Artifact, shown: Sequence[View], judgement: Verdict, pictures: dict[str, list[str]]
+    artifact: Artifact,
+    shown: Sequence[View],
+    judgements: Sequence[Judgement],
+    pictures: dict[str, list[str]],
 ) -> str:
-    """The page of an artifact: claim, verdict, figures (by scale), tables, captions, commands."""
+    """The page of an artifact: claims, verdicts, figures (by scale), tables, captions, commands."""
     parts = [f"# {artifact.name}"]
-    if artifact.claim:
-        figures_of = [("Paper", judgement.paper or "no numbers"), ("Ours", judgement.ours)]
+    for one in (one for one in judgements if one.text):
+        figures_of = [("Paper", one.verdict.paper or "no numbers"), ("Ours", one.verdict.ours)]
         lines = "".join(f"\n    {who}: {text}\n" for who, text in figures_of if text)
-        parts.append(f'!!! note "{artifact.claim["text"]} Holds: {judgement.holds}."\n{lines}')
+        holds = one.verdict.holds + in_brackets(one.verdict.extent)
+        parts.append(f'!!! note "{one.text} Holds: {holds}."\n{lines}')
     for view in shown:
         table = view.table
         place = artifact.place.get(view.scale, f"scale {view.scale}")

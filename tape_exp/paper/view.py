@@ -127,7 +127,7 @@ class View:
         """The overrides of the runs of a cell, the scale among them."""
         words = [*self.common, *row.words]
         if column:
-            known = column.at | row.labels
+            known = self.artifact.values.get(self.scale, {}) | column.at | row.labels
             words += [fill(word, known) for word in column.spec.get("where", [])]
         scaled = any(word.startswith("scale=") for word in words)
         return (*words, *([] if scaled else [f"scale={self.scale}"]))
@@ -291,7 +291,8 @@ class View:
         precisions = sorted({run["precision"] for run in runs if "precision" in run})
         several = f" ({', '.join(precisions)})" if len(precisions) > 1 else ""
         seeds = str(len({run["seed"] for run in runs}))
-        return {"seeds": seeds, "scale": f"{self.scale}{several}", "commit": commits(runs)}
+        scale = self.artifact.place.get(self.scale) or self.scale
+        return {"seeds": seeds, "scale": f"{scale}{several}", "commit": commits(runs)}
 
     # ---- the caption ----
 
@@ -303,7 +304,7 @@ class View:
         def value(match: re.Match) -> str:
             key, form = match[1], match[2] or ""
             if key == "scale":
-                return self.scale
+                return self.artifact.place.get(self.scale) or self.scale
             if key.startswith("paper."):
                 return str(select(self.artifact.paper, key.removeprefix("paper.")))
             values = self.lookup(key, runs)
@@ -360,7 +361,7 @@ def trials_of(task: Mapping[str, Any], metric: str) -> int:
 
 
 def label_of(row: Row) -> str:
-    """What a run is called in lists: ``tape rung5``."""
+    """What a run is called in lists: ``tape 5 digits``."""
     return " ".join(reversed([*row.labels.values()]))
 
 

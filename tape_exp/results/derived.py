@@ -88,9 +88,12 @@ def _solved(run: Mapping[str, Any]) -> dict[str, float]:
 def _score(run: Mapping[str, Any]) -> dict[str, float]:
     """Of a set of SCROLLS the metric that counts, with its interval."""
     dataset, metrics = run["config"]["task"].get("dataset"), run["metrics"]
-    names = [f"{dataset}/{kind}" for kind in ("f1", "exact_match", "rouge/geometric_mean")]
-    pairs = [(name + end, end) for name in names for end in ("", "_low", "_high")]
-    return {f"{dataset}/score{end}": metrics[key] for key, end in pairs if key in metrics}
+    found: dict[str, float] = {}
+    for part in (f"{dataset}/", f"{dataset}/twice/"):
+        names = [part + kind for kind in ("f1", "exact_match", "rouge/geometric_mean")]
+        pairs = [(name + end, end) for name in names for end in ("", "_low", "_high")]
+        found |= {f"{part}score{end}": metrics[key] for key, end in pairs if key in metrics}
+    return found
 
 
 def _sizes(run: Mapping[str, Any]) -> dict[str, float]:

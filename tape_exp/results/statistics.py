@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import hypot
+from math import hypot, log
 from statistics import mean
 from typing import Any
 
@@ -80,6 +80,17 @@ def with_error(runs: Mapping[int, Value]) -> Value:
         return Value(number, runs=runs, n=len(runs))
     error = mean(run.number - (run.low or 0.0) for run in runs.values()) / Z
     return Value(number, number - error, number + error, runs, error=True, n=len(runs))
+
+
+def mean_log(values: Sequence[Value]) -> Value | None:
+    """The mean of the logarithms of several positive numbers, over the seeds that all have; None
+    where there is no such seed.
+    """
+    if not all(value.runs for value in values):
+        return Value(mean(log(value.number) for value in values))
+    seeds = sorted(set.intersection(*(set(value.runs) for value in values)))
+    logs = {seed: mean(log(value.runs[seed].number) for value in values) for seed in seeds}
+    return over_seeds({seed: Value(number) for seed, number in logs.items()}) if logs else None
 
 
 @dataclass(frozen=True)

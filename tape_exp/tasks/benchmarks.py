@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -55,6 +55,7 @@ class Benchmarks(TextTask):
         tasks: lm-eval's names of tasks, groups or tags.
         source: ``hub``; ``local``, lm-eval task YAMLs in the folder ``path``, which can run any
             code and are read only with ``trust``; ``builtin``, a small generated set.
+        questions: the version of the generated set; records of another asked other questions.
         longest: tokens of an input; what is longer loses its beginning, as in lm-eval; null: what
             a Llama was trained on, else ``train_length``.
         shots: solved examples before each question; null: the task's own number, else 0.
@@ -84,6 +85,7 @@ class Benchmarks(TextTask):
         limit: Count | None = None,
         rows_per_batch: Count = 64,
         chat: bool = False,
+        questions: Literal[2] = 2,
     ) -> None:
         super().__init__(arch, seed, Text("builtin"), tokenizer, train_length)
         self.chat = chat

@@ -1,0 +1,199 @@
+"""Reading: the question sets of SCROLLS, on generated documents whose four facts differ in kind."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from tape_exp.data import builtin, scrolls
+from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.data.builtin import FACTS, Fact
+from tape_exp.data.scrolls import Example
+from tape_exp.data.scrolls_metrics import score
+from tape_exp.data.text import Text
+from tape_exp.data.tokenizers import Tokenization
+from tape_exp.machine.files import short_hash
+from tape_exp.machine.seeding import RowSampler, seed_for
+from tape_exp.models.generation import batched, generate, shared
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Arch, Count, Optim
+from tape_exp.tasks.base import Model, Progress
+from tape_exp.tasks.passkey import longest_fit
+from tape_exp.tasks.scrolls import SCORED
+from tape_exp.tasks.text import TextTask
+
+PARTS = {"": 1, "twice/": 2}  # of the metrics -> how many times max_length a tested prompt has
+FULL = 0.25  # of training, after its first half, until documents have up to their whole length
+
+
+class Reading(TextTask):
+    """Fine-tuning on documents that are never seen twice, then greedy answers at the trained length
+    and at twice, scored as in SCROLLS.
+
+    A row is BOS, a document with four facts, and several questions about facts that are drawn
+    independently, each with the set's closing instruction, the answer and EOS; the loss is on
+    answers. In the first half of training documents are the four facts; then filler comes in, until
+    three quarters of it, when a document may fill its row. Row k is a function of (seed, k).
+
+    Metrics, in percent: ``builtin_<dataset>/<value>`` of :mod:`tape_exp.data.scrolls_metrics` on
+    documents that fill ``max_length``, ``builtin_<dataset>/twice/<value>`` at twice as many tokens;
+    ``…_low`` and ``…_high`` of their 95 % intervals. A guess among the four facts, or among four
+    options of QuALITY, is right in 25 %.
+
+    Args:
+        dataset: qasper, narrative_qa or quality.
+        max_length: tokens of a training row.
+        questions: of a training row.
+        test_questions: at each of the two lengths, a document for each.
+        new_tokens: of an answer.
+        validation_rows: with one question each, scored by their loss during training.
+        init_from: like ``checkpoint=``: the run whose weights and tokenizer it begins from.
+    """
+
+    reports_perplexity = True
+
+    def __init__(
+        self,
+        arch: Arch,
+        optim: Optim,
+        seed: int,
+        dataset: str,
+        tokenizer: Tokenization,
+        max_length: Count = 256,
+        questions: Count = 4,
+        test_questions: Count = 200,
+        new_tokens: Count = 12,
+        validation_rows: Count = 64,
+        rows_per_batch: Count = 50,
+        init_from: str | None = None,
+    ) -> None:
+        one_of("task.dataset", dataset, FACTS)
+        super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
+        self.set_max_length(max(PARTS.values()) * max_length)
+        self.optim, self.dataset, self.max_length = optim, dataset, max_length
+        self.questions, self.test_questions, self.new_tokens = questions, test_questions, new_tokens
+        self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch
+
+    # ---- rows ----
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        rows = range(first, first + count)
+        return default_collate([self._row("train", self.seed, row) for row in rows])
+
+    def validation_batches(self) -> list[Batch]:
+        rows = [self._row("validation", 0, row) for row in range(self.validation_rows)]
+        return [default_collate(batch) for _, batch in batched(rows, self.rows_per_batch)]
+
+    def filler(self, row: int) -> float:
+        """The largest part of its room that the filler of a row takes: 0 in the first half."""
+        done = row / (self.optim.batch * self.optim.max_steps)
+        return min(max((done - 0.5) / FULL, 0.0), 1.0)
+
+    def _row(self, stream: str, seed: int, row: int) -> Batch:
+        """``inputs`` and ``labels``, both (max_length - 1,)."""
+        training = stream == "train"
+        share, asked = (self.filler(row), self.questions) if training else (1.0, 1)
+        generator = random.Random(seed_for(seed, "reading", self.dataset, stream, row))
+        write, facts = builtin.facts_document(self.dataset, generator)
+        pairs = [self._asked(generator.choice(facts), generator) for _ in range(asked)]
+        rest = sum(len(closing) + len(answer) for closing, answer in pairs)
+        most = self._filled(write, self.max_length - rest)[1] if share else 0
+        document = self._document(write, int(share * generator.random() * (most + 1)))
+        tokens, scored = [*document], [False] * len(document)
+        for closing, answer in pairs:
+            tokens += [*closing, *answer]
+            scored += [False] * len(closing) + [True] * len(answer)
+        inputs = torch.full((self.max_length - 1,), self.tokenizer.eos)
+        labels, ids = torch.full_like(inputs, IGNORE), torch.tensor(tokens)
+        inputs[: len(ids) - 1] = ids[:-1]
+        labels[: len(ids) - 1] = torch.where(torch.tensor(scored)[1:], ids[1:], IGNORE)
+        return {"inputs": inputs, "labels": labels}
+
+    def _filled(self, write: Callable[[int], str], room: int) -> tuple[list[int], int]:
+        """The longest document of at most ``room`` tokens with BOS, and its sentences of filler."""
+        if (least := len(self._document(write, 1))) > room:
+            short = self.max_length + least - room
+            raise ConfigError(
+                f"task.max_length={self.max_length} is too short for four facts and "
+                f"task.questions={self.questions}, which take {short} tokens here; allow some more."
+            )
+        return longest_fit(lambda sentences: self._document(write, sentences), room, 8)
+
+    def _document(self, write: Callable[[int], str], sentences: int) -> list[int]:
+        return self.tokenizer.begun(self.tokenizer.pieces(write(sentences), True).ids)
+
+    def _asked(self, fact: Fact, generator: random.Random) -> tuple[list[int], list[int]]:
+        """The tokens of a question with its instruction, and of its answer with EOS."""
+        example = self.example("", fact, generator)
+        prompt, answer = scrolls.encode(example, self.tokenizer, 10 * self.max_length)
+        return prompt[len(self.tokenizer.begin) :], answer
+
+    def example(self, id_: str, fact: Fact, generator: random.Random) -> Example:
+        """A question of the set about a fact, without a document."""
+        question = builtin.asked(self.dataset, fact, generator)
+        return Example(self.dataset, id_, question, "", [fact.value])
+
+    # ---- the test ----
+
+    def prepare(self) -> None:
+        """Write every tested prompt; its document fills the length but for the answer."""
+        self.tested: dict[str, Example] = {}
+        self.prompts: dict[str, list[int]] = {}
+        self.part_of: dict[str, str] = {}
+        for part, number in ((part, n) for part in PARTS for n in range(self.test_questions)):
+            id_ = f"{part}{number}"
+            generator = random.Random(seed_for(0, "reading", self.dataset, "test", id_))
+            write, facts = builtin.facts_document(self.dataset, generator)
+            fact = generator.choice(facts)
+            closing, _ = self._asked(fact, random.Random(id_))
+            room = PARTS[part] * self.max_length - len(closing) - self.new_tokens
+            document, _ = self._filled(write, room)
+            self.tested[id_] = self.example(id_, fact, random.Random(id_))
+            self.prompts[id_] = [*document, *closing]
+            self.part_of[id_] = part
+
+    def fingerprint(self) -> str:
+        """A hash of the first samples, the validation rows, and every tested prompt."""
+        return short_hash([super().fingerprint(), json.dumps(self.prompts)])
+
+    def test_fingerprint(self) -> str:
+        return short_hash([json.dumps(self.prompts)])
+
+    def metric_names(self) -> list[str]:
+        label, values = Text(self.dataset, "builtin").label, score(self.dataset, *SCORED)[0]
+        names = [f"{label}/{part}{name}" for part in PARTS for name in values]
+        return [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
+        """Answer every question, and score each length; the answers in a table."""
+
+        def answer(ids: Sequence[str], first: int) -> dict[str, str]:
+            asked, ends = [self.prompts[id_] for id_ in ids], self.stop_tokens
+            sampler = RowSampler(0, "answers", first=first)
+            rows = generate(model.decoder, asked, self.new_tokens, ends, sampler=sampler)
+            return {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
+
+        batches = batched([*self.prompts], self.rows_per_batch)[:limit]
+        answers = shared(batches, answer, progress, f"answering {self.dataset}")
+        metrics: dict[str, float] = {}
+        table = []
+        for part in dict.fromkeys(self.part_of[id_] for id_ in answers):
+            ids = [id_ for id_ in answers if self.part_of[id_] == part]
+            values, of_each = score(
+                self.dataset, answers, {id_: self.tested[id_].references for id_ in ids}
+            )
+            for name, (value, low, high) in values.items():
+                key = f"{Text(self.dataset, 'builtin').label}/{part}{name}"
+                metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
+            table += [self._told(id_, answers[id_]) | of_each[id_] for id_ in ids]
+        return Evaluation(metrics, tables={"predictions": table}, samples=table[:3])
+
+    def _told(self, id_: str, answer: str) -> dict[str, Any]:
+        """A row of the table, without its scores."""
+        example = self.tested[id_]
+        asked = {"id": id_, "question": example.question, "references": example.references[0]}
+        return {**asked, "prediction": answer}
