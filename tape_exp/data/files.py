@@ -171,7 +171,8 @@ def _objects(found: Any, place: str) -> Iterator[dict[str, Any]]:
 
 def _told(url: str) -> str:
     """Where a file stops being UTF-8, and what it may be instead."""
-    decoder, end = codecs.getincrementaldecoder("utf-8-sig")(), 0
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    end = 0
     begins = b""
     with opened(url) as file:
         while True:

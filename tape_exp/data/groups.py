@@ -24,13 +24,15 @@ class Group:
 
     def guess(self, length: int) -> np.ndarray:
         """(length,): how often the likeliest state is right after 1 … length random letters."""
-        chances, best = np.zeros(len(self.elements)), np.empty(length)
+        chances = np.zeros(len(self.elements))
+        best = np.empty(length)
         chances[0] = 1
         for i in range(length):
             after = np.zeros_like(chances)
             for letter in self.letters:
                 after[self.table[:, letter]] += chances / len(self.letters)
-            chances, best[i] = after, after.max()
+            chances = after
+            best[i] = after.max()
         return best
 
 

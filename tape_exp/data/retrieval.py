@@ -69,7 +69,8 @@ def with_filler(lines: Sequence[tuple[float, str]], question: str) -> Callable[[
 
     def write(sentences: int) -> str:
         filler = [FILLER[n % len(FILLER)] for n in range(sentences)]
-        parts, last = [], 0
+        parts = []
+        last = 0
         for depth, line in lines:
             place = int(depth * (sentences + 1))
             parts += [" ".join(filler[last:place]), line]
@@ -84,7 +85,8 @@ def multi_key(generator: Generator, keys: int, depth: float, digits: int) -> Que
     2024).
     """
     named = [WORDS[n] for n in generator.permutation(len(WORDS))[:keys]]
-    low, high = 10 ** (digits - 1), 10**digits
+    low = 10 ** (digits - 1)
+    high = 10**digits
     values = [str(low + n) for n in generator.choice(high - low, keys, replace=False)]
     depths = [depth, *map(float, generator.random(keys - 1))]
     told = (NEEDLE.format(key=key, value=value) for key, value in zip(named, values, strict=True))

@@ -20,7 +20,8 @@ ELSEWHERE = (
     "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, "
     "or the hub's zips); scale.text=builtin needs no files."
 )
-QUESTION, LABELS = "\n\nQuestion: {question}", "Entailment, Contradiction or Not mentioned?"
+QUESTION = "\n\nQuestion: {question}"
+LABELS = "Entailment, Contradiction or Not mentioned?"
 # What ends a prompt after the document, and the tokens of an answer, trained or generated.
 DATASETS = {
     **dict.fromkeys(("qasper", "narrative_qa", "quality"), (f"{QUESTION}\nAnswer:", 200)),
@@ -157,8 +158,10 @@ def as_row(prompt: list[int], answer: list[int], length: int) -> dict[str, Tenso
     """``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or EOS,
     IGNORE elsewhere. Padding is on the right.
     """
-    tokens, used = torch.tensor(prompt + answer), len(prompt) + len(answer) - 1
-    inputs, labels = torch.full((length,), answer[-1]), torch.full((length,), IGNORE)
+    tokens = torch.tensor(prompt + answer)
+    used = len(prompt) + len(answer) - 1
+    inputs = torch.full((length,), answer[-1])
+    labels = torch.full((length,), IGNORE)
     inputs[:used] = tokens[:-1]
     labels[len(prompt) - 1 : used] = tokens[len(prompt) :]
     return {"inputs": inputs, "labels": labels}
@@ -189,7 +192,8 @@ def _beginning(
     while limit is None or len(ids) <= limit:
         encoding = tokenizer.pieces(after + text[:size], prompt)
         first = sum(end <= len(after) for _, end in encoding.offsets) if after else 0
-        ids, spans = encoding.ids[first:], encoding.offsets[first:]
+        ids = encoding.ids[first:]
+        spans = encoding.offsets[first:]
         if ids and spans[0][0] < len(after):  # one token holds its end and the text's beginning
             return _beginning(tokenizer, text, limit, prompt=prompt)
         if size >= len(text):

@@ -37,7 +37,8 @@ def score(
     examples = {id_: DATASETS[dataset](predictions[id_], references[id_]) for id_ in references}
     names = list(next(iter(examples.values())))
     values_NK = np.array([list(examples[id_].values()) for id_ in sorted(examples)])
-    generator, n = np.random.default_rng(0), len(values_NK)
+    generator = np.random.default_rng(0)
+    n = len(values_NK)
     # Drawn one by one: all resamples at once would take 80 MB for 10,000 examples.
     draws = (generator.multinomial(n, np.full(n, 1 / n)) for _ in range(RESAMPLES))
     means_RK = np.vstack([values_NK.mean(0), np.array([draw @ values_NK for draw in draws]) / n])

@@ -154,7 +154,8 @@ class Text:
             raise ConfigError(f"text {self.name}: source=hub needs repository and files.{split}.")
         from huggingface_hub import HfFileSystem
 
-        base, found = f"datasets/{self.repository}@{self._commit()}", []
+        base = f"datasets/{self.repository}@{self._commit()}"
+        found = []
         with hub(f"text {self.name}"):
             reach()
             for pattern in self.files[split]:
@@ -187,13 +188,15 @@ def _at(row: Any, key: str) -> Any:
 
 def _pieces(url: str) -> Iterator[str]:
     """A file as documents of :data:`LONGEST` characters or so, cut at the ends of its lines."""
-    piece, length = [""], 0
+    piece = [""]
+    length = 0
     for line in lines(url):
         piece.append(line)
         length += len(line)
         if length > LONGEST:
             yield "".join(piece)
-            piece, length = [], 0
+            piece = []
+            length = 0
     if length:
         yield "".join(piece)
 

@@ -62,7 +62,8 @@ class Tokenization:
                 raise ConfigError("task.tokenizer.kind=file needs task.tokenizer.path.")
             return self.load(Path(str(self.path)).expanduser())
         if self.kind == "hub":
-            file, asked = "tokenizer.json", f"task.tokenizer.path={self.path}"
+            file = "tokenizer.json"
+            asked = f"task.tokenizer.path={self.path}"
             told = asked, f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}"
             wanted = [file, NAMES]
             return self.load(download(str(self.path), wanted, lambda here: [here / file], *told))
@@ -184,7 +185,8 @@ class Tokenizer:
         # Both would change what a document becomes: cut short, or filled up with padding.
         backend.no_truncation()
         backend.no_padding()
-        self.backend, self.named = backend, named
+        self.backend = backend
+        self.named = named
         self.bos, self.eos, *_ = ids
         self.ends = ids[1:]
         self.begin = [self.bos] if settings.add_bos else []
@@ -256,7 +258,8 @@ class Tokenizer:
         bos = self.backend.id_to_token(self.bos)
         eos = self.backend.id_to_token(self.eos)
         if self.named is not None:
-            bos, eos = self.named.bos, self.named.eos
+            bos = self.named.bos
+            eos = self.named.eos
         return PreTrainedTokenizerFast(tokenizer_object=self.backend, bos_token=bos, eos_token=eos)
 
     def begun(self, ids: Sequence[int]) -> list[int]:

@@ -87,7 +87,10 @@ def _covers(path: Path, needed: int | None) -> bool:
 def _write(path: Path, text: Text, split: str, tokenizer: Tokenizer, needed: int | None) -> None:
     """Write the ids, and last the tokens and bytes of each document and whether these are all."""
     log.info("Tokenising %s %s.", text.label, split)
-    began, total, sizes, whole = time.monotonic(), 0, [], True
+    began = time.monotonic()
+    total = 0
+    sizes = []
+    whole = True
     bos = np.array([tokenizer.bos], dtype=tokenizer.dtype).tobytes()
     documents = text.documents(split)
     with open_atomically(path) as file:
@@ -103,5 +106,6 @@ def _write(path: Path, text: Text, split: str, tokenizer: Tokenizer, needed: int
     array = np.array(sizes, dtype=np.int64).reshape(-1, 2)
     with open_atomically(path.with_suffix(".npz")) as file:
         np.savez(file, sizes=array, whole=whole)
-    megabytes, seconds = array[:, 1].sum() / 1e6, max(time.monotonic() - began, 1e-9)
+    megabytes = array[:, 1].sum() / 1e6
+    seconds = max(time.monotonic() - began, 1e-9)
     log.info("%.2f M tokens, %.1f MB, %.2f MB/s.", total / 1e6, megabytes, megabytes / seconds)

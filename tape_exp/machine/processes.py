@@ -64,7 +64,8 @@ def read_process(devices: int, nodes: int, environment: Mapping[str, str]) -> Pr
             raise ValueError(f"{name}={text} in the environment is no number: set or unset it.")
         return int(text)
 
-    tasks, interactive = number("SLURM_NTASKS", 1), environment.get("SLURM_JOB_NAME") in SHELLS
+    tasks = number("SLURM_NTASKS", 1)
+    interactive = environment.get("SLURM_JOB_NAME") in SHELLS
     by_mpi = next((name for name in OF_MPI if number(name, 1) > 1), None)
     expected: dict[str, int]
     if "TORCHELASTIC_RUN_ID" in environment:

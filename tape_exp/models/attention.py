@@ -72,8 +72,13 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     training and prefill flash-attn for ALiBi's slopes, if it is installed, and FlexAttention for
     other biases and windows; up to :data:`DENSE_UP_TO` tokens learned biases by distance are dense.
     """
-    q, T, S, biases = scores.q, scores.q.shape[2], scores.k.shape[2], scores.biases
-    slopes, carries, device = scores.slopes is not None, carried is not None, q.device.type
+    q = scores.q
+    T = scores.q.shape[2]
+    S = scores.k.shape[2]
+    biases = scores.biases
+    slopes = scores.slopes is not None
+    carries = carried is not None
+    device = q.device.type
     learned = all(bias.slopes is None and not bias.from_tokens for bias in biases)
     if device == "cpu":
         learns = bool(biases) and not slopes and torch.is_grad_enabled()
@@ -93,7 +98,9 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
 
 def refusal(backend: str, scores: Scores, v: Tensor) -> str | None:
     """Why a backend cannot serve this call; None: it can."""
-    q, grad, window = scores.q, torch.is_grad_enabled(), scores.window
+    q = scores.q
+    grad = torch.is_grad_enabled()
+    window = scores.window
     narrow = q.device.type == "cuda" and q.element_size() < 4
     learns = grad and any(x.requires_grad for x in (q, scores.k, v))
     if backend == "flex" and q.device.type == "cpu" and learns:
@@ -117,11 +124,14 @@ def explicit(scores: Scores, v: Tensor) -> Tensor:
     """The explicit softmax in at least fp32, the reference of all others; on a CPU for :data:`ROWS`
     queries at a time, over the keys up to the last one's own.
     """
-    T, S = scores.q.shape[2], scores.k.shape[2]
+    T = scores.q.shape[2]
+    S = scores.k.shape[2]
     if T <= ROWS or scores.q.device.type != "cpu":
         return product_by_group(scores.probabilities().to(v.dtype), v)
-    ends, outputs = [min(S - T + n + ROWS, S) for n in range(0, T, ROWS)], []
-    keys, values = Prefixes.apply(scores.k, ends), Prefixes.apply(v, ends)
+    ends = [min(S - T + n + ROWS, S) for n in range(0, T, ROWS)]
+    outputs = []
+    keys = Prefixes.apply(scores.k, ends)
+    values = Prefixes.apply(v, ends)
     for n, q in enumerate(scores.q.split(ROWS, 2)):
         block = scores.block(q, keys[n], n * ROWS)
         outputs.append(product_by_group(block.probabilities().to(v.dtype), values[n]))
@@ -154,14 +164,18 @@ def sdpa(scores: Scores, v: Tensor) -> Tensor:
     each head of queries.
     """
     on_cpu = scores.q.device.type == "cpu"
-    T, S = scores.q.shape[2], scores.k.shape[2]
+    T = scores.q.shape[2]
+    S = scores.k.shape[2]
     plain = len(scores.biases) == 0 and scores.window is None and scores.padding is None
     mask = None
     if not plain or T not in (1, S):
         mask = scores.visible()
         if not on_cpu:
             scores, v = with_all_heads(scores, v)
-    q, k, width, D = scores.q, scores.k, v.shape[-1], scores.q.shape[-1]
+    q = scores.q
+    k = scores.k
+    width = v.shape[-1]
+    D = scores.q.shape[-1]
     if mask is not None and scores.biases:
         bias = sum(map(scores.addend, scores.biases), q.new_zeros(()))
         bias = bias if on_cpu else bias.to(q.dtype)
@@ -187,7 +201,8 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
     """flash-attn with its native slopes and windows; q and k are padded to the width of values."""
     from flash_attn import flash_attn_func
 
-    scale, wider = 1 / math.sqrt(scores.q.shape[-1]), v.shape[-1] - scores.q.shape[-1]
+    scale = 1 / math.sqrt(scores.q.shape[-1])
+    wider = v.shape[-1] - scores.q.shape[-1]
     q, k = (F.pad(x, (0, wider)) for x in (scores.q, scores.k))
     slopes = None if scores.slopes is None else scores.slopes.float()
     window = (-1 if scores.window is None else scores.window.size - 1, -1)
@@ -202,8 +217,10 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     It is compiled for every size that it meets, so lengths are padded to a few: what is added lies
     behind all real keys, where no real query looks, and the kernel wants multiples of 128.
     """
-    T, S = scores.q.shape[2], scores.k.shape[2]
-    more, padded = bucket(T) - T, scores.padding is not None
+    T = scores.q.shape[2]
+    S = scores.k.shape[2]
+    more = bucket(T) - T
+    padded = scores.padding is not None
     q, k, v = (F.pad(x, (0, 0, 0, more)) for x in (scores.q, scores.k, v))
     modifier = score_mod(scores, more) if scores.biases or padded else None
     window = None if padded else scores.window  # which then counts from each row's beginning
@@ -222,7 +239,9 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
 
 def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
     """Adds the biases to a score and hides padding, with ``more`` tokens after queries and keys."""
-    offset, padding, window = scores.offset, scores.padding, scores.window
+    offset = scores.offset
+    padding = scores.padding
+    window = scores.window
     added: list[Modifier] = scores.modifiers(more)
 
     def modified(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:

@@ -49,9 +49,14 @@ class Block(nn.Module):
         kind: int,
     ) -> None:
         super().__init__()
-        C, queries, keys = arch.width, arch.heads * arch.head_dim, arch.key_heads * arch.head_dim
+        C = arch.width
+        queries = arch.heads * arch.head_dim
+        keys = arch.key_heads * arch.head_dim
         norm = partial(nn.RMSNorm, eps=arch.norm_eps)
-        self.layer, self.kind, self.backend, self.head_dim = layer, kind, backend, arch.head_dim
+        self.layer = layer
+        self.kind = kind
+        self.backend = backend
+        self.head_dim = arch.head_dim
         self.is_first_of_kind = False
         self.updates_state = type(position).update is not PositionEncoding.update
         window = attention.window
@@ -80,7 +85,8 @@ class Block(nn.Module):
         self, x_BTC: Tensor, state: Tensor | None, context: ForwardContext
     ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
-        position, places = self.position, context.places
+        position = self.position
+        places = context.places
         if self.is_first_of_kind:
             # Here, not before the first block: where parameters are sharded, a block's own are
             # whole only in its own pass.
@@ -119,11 +125,14 @@ class Block(nn.Module):
         self, normed_BTC: Tensor, state: Tensor | None, context: ForwardContext
     ) -> tuple[Tensor, Scores, Tensor, Tensor | None]:
         """x as encodings read it; what :func:`attend` takes: scores, values, what is carried."""
-        position, places, H = self.position, context.places, self.position.arch.heads
+        position = self.position
+        places = context.places
+        H = self.position.arch.heads
         read = cast_for_matmul(normed_BTC)
         q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = normed_heads(self.q_norm, q), normed_heads(self.k_norm, k)
+            q = normed_heads(self.q_norm, q)
+            k = normed_heads(self.k_norm, k)
         x_BTC = precise(normed_BTC)
         if places.padding is not None:
             x_BTC = x_BTC * (places.tokens >= 0)[..., None]
@@ -135,7 +144,9 @@ class Block(nn.Module):
         if context.cache is not None:
             new = {"k": k, "v": v} | ({} if carried is None else {"carried": carried})
             cached = context.cache.extend(self.layer, new)
-            k, v, carried = cached["k"], cached["v"], cached.get("carried")
+            k = cached["k"]
+            v = cached["v"]
+            carried = cached.get("carried")
         with full_precision(normed_BTC):
             found = position.bias(precise(q), precise(k), x_BTC, state, places)
             scores = self._scores(q, k, found, places)
@@ -163,7 +174,8 @@ class Block(nn.Module):
         if self.ssmax is None:
             return scores
         # s · ln n for a query that sees n keys; of a single one any factor makes 1.
-        T, S = scores.q.shape[2], scores.k.shape[2]
+        T = scores.q.shape[2]
+        S = scores.k.shape[2]
         before = torch.arange(S, device=q_BTHD.device)[None, S - T :] + 1
         if places.padding is not None:
             before = (before - places.padding[:, None]).clamp(min=1)

@@ -483,7 +483,8 @@ def reloaded(model: Model) -> Outcome:
 def shifted_positions(model: Model) -> Outcome:
     """Whether logits change when all positions are shifted, in fp64: a remark, never a failure."""
     decoder = random_decoder(model).double()
-    tokens, positions = rows(2, 24), torch.arange(24, dtype=torch.float64)[None]
+    tokens = rows(2, 24)
+    positions = torch.arange(24, dtype=torch.float64)[None]
     offsets = (3.0, 17.25, 1000.5) if decoder.reach is None else (3.0, 17.0, 24.0)
     base = decoder(tokens, positions_BT=positions)
     change = max(gap(decoder(tokens, positions_BT=positions + x), base) for x in offsets)

@@ -267,7 +267,8 @@ class Decoder(nn.Module):
 
     def matrices(self) -> list[nn.Parameter]:
         """All parameters but an embedding that is only looked up."""
-        embedding, head = self.embedding.weight, self.head.weight
+        embedding = self.embedding.weight
+        head = self.head.weight
         return [p for p in self.parameters() if p is not embedding or p is head]
 
 

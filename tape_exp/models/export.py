@@ -58,7 +58,8 @@ def save(
     config = llama_config(decoder) if form else TapeExpConfig(asdict(decoder.arch), model)
     if tokenizer is not None:
         ends = tokenizer.ends
-        config.bos_token_id, config.eos_token_id = tokenizer.bos, ends if ends[1:] else ends[0]
+        config.bos_token_id = tokenizer.bos
+        config.eos_token_id = ends if ends[1:] else ends[0]
     with torch.device("meta"):  # it says what to write, and holds nothing
         exported = AutoModelForCausalLM.from_config(config, dtype=dtype)
     buffers = dict(decoder.named_buffers())  # which keep their precision

@@ -41,7 +41,9 @@ class Cache:
         sampler: RowSampler | None,
         alike: int = 1,
     ) -> None:
-        self.positions_BS, self.padding_B, self.sampler = positions_BS, padding_B, sampler
+        self.positions_BS = positions_BS
+        self.padding_B = padding_B
+        self.sampler = sampler
         self.alike = alike
         self.capacity = positions_BS.shape[1]
         self.length = 0  # tokens of finished forward passes

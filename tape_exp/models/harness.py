@@ -57,8 +57,11 @@ class Harness(TemplateLM):
     ) -> None:
         super().__init__()
         self.template = template
-        self.model, self.ids = model, tokenizer
-        self.max_length, self.rows_per_batch, self.progress = max_length, rows, progress
+        self.model = model
+        self.ids = tokenizer
+        self.max_length = max_length
+        self.rows_per_batch = rows
+        self.progress = progress
         if tokenizer.prefix != tokenizer.bos:
             told = "A text without a context follows %s, as in lm-eval: the tokenizer has no BOS."
             log.info(told, tokenizer.backend.id_to_token(tokenizer.prefix))
@@ -119,7 +122,9 @@ class Harness(TemplateLM):
         def score(batch: Sequence[tuple[int, ...]], first: int) -> dict[int, Answer]:
             """The answers of a batch, padded on the right, where a causal model does not see it."""
             inputs = pad_sequence([torch.tensor(row) for row in batch], batch_first=True)
-            places, targets, lengths = list[int](), list[int](), dict[int, int]()
+            places = list[int]()
+            targets = list[int]()
+            lengths = dict[int, int]()
             for index, row in enumerate(batch):
                 end = index * inputs.shape[1] + len(row)
                 for number in rows[row]:
@@ -134,7 +139,8 @@ class Harness(TemplateLM):
                 lengths_B=torch.tensor([len(row) for row in batch]),
                 sampler=sampler,
             )
-            log_p, target = logits.float().log_softmax(-1), torch.tensor(targets).to(logits.device)
+            log_p = logits.float().log_softmax(-1)
+            target = torch.tensor(targets).to(logits.device)
             chosen = log_p.gather(-1, target[:, None])[:, 0].double().cpu()
             greedy = (log_p.argmax(-1) == target).cpu()
             both = (x.split([*lengths.values()]) for x in (chosen, greedy))
@@ -165,7 +171,8 @@ class Harness(TemplateLM):
         the answer fits.
         """
         by_length: dict[int, list[tuple[int, list[int]]]] = {}  # by new tokens: (request, prompt)
-        stops, cut = [], 0
+        stops = []
+        cut = 0
         for number, (context, settings) in enumerate(request.args for request in requests):
             new, until = answer_options(settings, self.max_length)
             stops.append(until)
@@ -197,7 +204,8 @@ def answer_options(settings: dict[str, Any], longest: int) -> tuple[int, list[st
         ConfigError: they ask for what is not done here, or for as many tokens as the model takes.
     """
     options = normalize_gen_kwargs(settings)
-    until, tokens = options.pop("until"), options.pop("max_gen_toks")
+    until = options.pop("until")
+    tokens = options.pop("max_gen_toks")
     for key, value in options.items():
         if key not in SAMPLING and value is not None and value != WITHOUT_EFFECT.get(key):
             raise ConfigError(

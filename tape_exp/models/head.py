@@ -20,7 +20,8 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     # a GPU its memory.
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
     asked_BT = labels_BT >= 0
-    x_NC, labels_N = x_BTC[asked_BT], labels_BT[asked_BT]
+    x_NC = x_BTC[asked_BT]
+    labels_N = labels_BT[asked_BT]
     found = []
     for x, labels in zip(x_NC.split(at_once), labels_N.split(at_once), strict=True):
         logits = head(x).float()
@@ -50,7 +51,8 @@ def total_loss(
     if labels_BT.numel() * vocab <= most:
         return loss(head(x_BTC), labels_BT, weights_BT)
     asked_BT = labels_BT >= 0
-    x_NC, labels_N = x_BTC[asked_BT], labels_BT[asked_BT]
+    x_NC = x_BTC[asked_BT]
+    labels_N = labels_BT[asked_BT]
     weights_N = None if weights_BT is None else weights_BT[asked_BT]
     parameters = [p for p in head.parameters() if p.requires_grad]
     at_once = max(most // vocab, 1)

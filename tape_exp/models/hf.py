@@ -33,7 +33,8 @@ class TapeExpConfig(PretrainedConfig):
     def __init__(
         self, arch: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **others: Any
     ) -> None:
-        self.arch, self.model = arch, model
+        self.arch = arch
+        self.model = model
         if arch is not None:  # transformers also makes an empty config, to compare with
             others |= sizes(Arch(**arch))
         super().__init__(**others)
@@ -114,7 +115,9 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         if unknown or input_ids is None:
             raise ValueError(f"TapeExpForCausalLM has no {(*unknown, 'inputs_embeds')[0]}.")
         self.decoder.recompute = self.gradient_checkpointing
-        cache, sampler, lengths_B = past_key_values, None, None
+        cache = past_key_values
+        sampler = None
+        lengths_B = None
         if planned is not None:
             cache = Cache(planned.positions_BS, planned.padding_B, planned.sampler)
         elif cache is None and (padding_B := padding(attention_mask)) is not None:
@@ -147,7 +150,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("prompts are padded on the left: set tokenizer.padding_side='left'.")
         cached = config.use_cache is not False
         if cached or self.decoder.random is not None:
-            rows, draw = batch_size * config.num_return_sequences, RowSampler(0, "positions")
+            rows = batch_size * config.num_return_sequences
+            draw = RowSampler(0, "positions")
             made = new_cache(self.decoder, length + 1, padding(mask), rows, draw)
             words["past_key_values" if cached else "planned"] = made
 
@@ -160,7 +164,8 @@ def padding(mask_BT: Tensor | None) -> Tensor | None:
         return None
     real = mask_BT.bool()
     T = real.shape[1]
-    first, last = real.int().argmax(1), T - 1 - real.flip(1).int().argmax(1)
+    first = real.int().argmax(1)
+    last = T - 1 - real.flip(1).int().argmax(1)
     if not torch.equal(last - first + 1, real.sum(1)):
         raise ValueError("attention_mask hides tokens in the middle of a row.")
     return first if bool(first.any()) else None

@@ -75,8 +75,10 @@ class RandomPositions:
     """
 
     def __init__(self, multiple: float, arch: Arch) -> None:
-        self.range, self.max_length = round(multiple * arch.max_length), arch.max_length
-        self.train_length, max_length = arch.train_length, arch.max_length
+        self.range = round(multiple * arch.max_length)
+        self.max_length = arch.max_length
+        self.train_length = arch.train_length
+        max_length = arch.max_length
         if not max_length < self.range <= MOST and max_length:
             raise ConfigError(
                 f"model.random_range={multiple} makes {self.range:,} positions to draw from, which "

@@ -29,8 +29,10 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 log = logging.getLogger("tape_exp")
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-CONFIG, ADAPTER = "config.json", "adapter_config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
 FILES = [CONFIG, ADAPTER, "model*.safetensors", INDEX, "tokenizer*", "special_tokens_map.json"]
 GENERATION = "generation_config.json"
 FILES += [GENERATION, "chat_template.jinja"]
@@ -141,9 +143,12 @@ def read_config(folder: Path, further: float = 1.0) -> Llama:
             told = ", ".join(map(str, values))
             raise ConfigError(f"{path}: {key} is {found}; the decoder computes only {told}.")
     config.standardize_rope_params()  # as transformers' models do once more
-    form, heads, width = config.model_type, config.num_attention_heads, config.hidden_size
+    form = config.model_type
+    heads = config.num_attention_heads
+    width = config.hidden_size
     head_size = getattr(config, "head_dim", None) or width // heads
-    window, of_layers = None, {*(getattr(config, "layer_types", None) or ())}
+    window = None
+    of_layers = {*(getattr(config, "layer_types", None) or ())}
     if form != "llama" and of_layers != {"full_attention"}:
         window = config.sliding_window
     if window and len(of_layers) > 1:
@@ -193,7 +198,8 @@ def load(decoder: Decoder, folder: Path) -> None:
             continue  # of old checkpoints: a function of theta
         if f"model.{name}" in own:  # of a model that was saved without its head
             name = f"model.{name}"
-        shape, wanted = stored.get_shape(), list(own[name].shape) if name in own else "absent"
+        shape = stored.get_shape()
+        wanted = list(own[name].shape) if name in own else "absent"
         if shape != wanted:
             raise ConfigError(f"{path}: {name} is {shape}, but by config.json {wanted}.")
         again = name in twins and twins - lacking
@@ -231,7 +237,8 @@ def fingerprint(folder: Path) -> str:
     config = read_config(folder)
     told = {}
     for _, name, stored in _stored(folder):
-        dtype, shape = stored.get_dtype(), tuple(stored.get_shape())
+        dtype = stored.get_dtype()
+        shape = tuple(stored.get_shape())
         described = f"{name} {TYPES.get(dtype, dtype)} {shape}"
         told[name] = described.encode() + _middle(stored, shape)
     sizes = repr(replace(config, bos=None, eos=None)) + str(config.window or "")
@@ -282,14 +289,16 @@ def _middle(stored: Any, shape: tuple[int, ...]) -> bytes:
     """The :data:`SAMPLE` bytes in the middle of a stored tensor, or all where there are fewer."""
     of_row = stored[:1].numel() * stored[:1].element_size()  # bytes
     first = max(of_row * shape[0] // 2 - SAMPLE // 2, 0)
-    last, begin = min(first + SAMPLE, of_row * shape[0]), first // of_row
+    last = min(first + SAMPLE, of_row * shape[0])
+    begin = first // of_row
     piece = stored[begin : -(-last // of_row)].flatten().view(torch.uint8).numpy().tobytes()
     return piece[first - begin * of_row : last - begin * of_row]
 
 
 def _scaling(path: Path, config: Any, further: float) -> dict[str, Any]:
     """The keys of :class:`~tape_exp.models.positions.rope.Scaling`."""
-    rope, longest = config.rope_parameters, config.max_position_embeddings
+    rope = config.rope_parameters
+    longest = config.max_position_embeddings
     method = rope.get("rope_type", "default")
     if (part := rope.get("partial_rotary_factor", 1)) != 1:
         raise ConfigError(
@@ -351,7 +360,8 @@ def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
         stops = [token for token in map(name, _listed(ends)) if token not in (None, named["eos"])]
         whole, bare = (tokenizer("a", add_special_tokens=add).input_ids for add in (True, False))
         before = whole[: next(n for n in range(len(whole)) if whole[n : n + len(bare)] == bare)]
-        begins, template = name(before), tokenizer.chat_template
+        begins = name(before)
+        template = tokenizer.chat_template
     except Exception as error:  # the libraries raise bare exceptions
         told = f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
         raise ConfigError(told) from error
@@ -375,7 +385,8 @@ def _listed(ids: int | list[int] | None) -> list[int]:
 def form_of(decoder: Decoder) -> str:
     """The type of transformers that computes the same; empty where none does."""
     attention, *others = [kind.attention for kind in decoder.kinds]
-    arch, rope = decoder.arch, type(decoder.blocks()[0].position) is RoPE
+    arch = decoder.arch
+    rope = type(decoder.blocks()[0].position) is RoPE
     if others or replace(attention, window=None, qk_norm=False) != PLAIN:
         return ""
     found = {"qwen2": arch.qkv_bias, "qwen3": attention.qk_norm, "mistral": attention.window}
@@ -387,7 +398,9 @@ def llama_config(decoder: Decoder) -> Any:
     """The config of transformers of a decoder that has a :func:`form_of` Llama."""
     from transformers import AutoConfig
 
-    arch, form, rope = decoder.arch, form_of(decoder), rope_parameters(decoder)
+    arch = decoder.arch
+    form = form_of(decoder)
+    rope = rope_parameters(decoder)
     more = sizes(arch) | {"max_position_embeddings": max(arch.max_length, arch.train_length)}
     if rope["rope_type"] == "dynamic":  # transformers begins to stretch there
         more["max_position_embeddings"] = rope.pop("original_max_position_embeddings")
@@ -416,7 +429,8 @@ def rope_parameters(decoder: Decoder) -> dict[str, Any]:
     """The positions at evaluation, as transformers has them; NTK's are the base they amount to."""
     position = decoder.blocks()[0].position
     assert isinstance(position, RoPE)
-    scaling, s = position.scaling, position.stretch
+    scaling = position.scaling
+    s = position.stretch
     if scaling.method in ("none", "ntk"):
         theta = position.base(s) if scaling.method == "ntk" else position.theta
         return {"rope_type": "default", "rope_theta": theta}

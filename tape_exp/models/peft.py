@@ -106,7 +106,8 @@ class Adaptation:
                 raise ConfigError(f"peft={self.name} drops RoPE; use model=rope.")
             kept = {key: model[key] for key in AttentionConfig.__dataclass_fields__ if key in model}
             return kept | {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
-        adapted, wrong = dict(model), f"is for rotary encodings, and model={model['name']} is none"
+        adapted = dict(model)
+        wrong = f"is for rotary encodings, and model={model['name']} is none"
         if self.theta is not None:
             if "theta" not in model:
                 raise ConfigError(f"peft.theta={self.theta} {wrong}; use model=rope.")
@@ -191,7 +192,8 @@ def sparse_in_training(
     """:func:`shifted_sparse` while the block trains, full attention at evaluation."""
     if not block.training:
         return attend(scores, v, carried, backend)
-    q, k = scores.q.transpose(1, 2), scores.k.transpose(1, 2)
+    q = scores.q.transpose(1, 2)
+    k = scores.k.transpose(1, 2)
     return shifted_sparse(q, k, v, groups, backend), None
 
 

@@ -55,7 +55,9 @@ class Bias:
 
     def modifier(self, scores: "Scores", more: int) -> Modifier:
         """The same for FlexAttention, whose queries and keys have ``more`` tokens at the end."""
-        H, T, S = scores.q.shape[1], scores.q.shape[2], scores.k.shape[2]
+        H = scores.q.shape[1]
+        T = scores.q.shape[2]
+        S = scores.k.shape[2]
         pairs = F.pad(scores.addend(self).expand(-1, H, T, S), (0, more, 0, more))
         if len(pairs) == 1:  # one for all rows, whose gradients meet in atomic additions
             shared = pairs[0]
@@ -200,7 +202,8 @@ class Scores:
 
     def probabilities(self) -> Tensor:
         """(B, H, T, S), at least fp32 whatever the dtype of q and k."""
-        q, k = precise(self.q), precise(self.k)
+        q = precise(self.q)
+        k = precise(self.k)
         with full_precision(q):
             logits = product_by_group(q / math.sqrt(q.shape[-1]), k.mT)
             # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
@@ -220,14 +223,16 @@ class Scores:
     def visible(self) -> Tensor:
         """Where a query may look at a key: booleans that broadcast to (B, H, T, S)."""
         number = torch.arange(self.k.shape[2], device=self.q.device)
-        distance, padded = number[self.offset :, None] - number, self.padding is not None
+        distance = number[self.offset :, None] - number
+        padded = self.padding is not None
         if self.padding is not None:
             number = (number - self.padding[:, None])[:, None, None]
         return sees(distance, number, self.window, padded)
 
     def block(self, q: Tensor, k: Tensor, first: int) -> "Scores":
         """Of the queries q, from ``first`` on, and the keys k, up to the last one's own."""
-        T, S = q.shape[2], k.shape[2]
+        T = q.shape[2]
+        S = k.shape[2]
         biases = tuple(bias.of_block(first, T, S) for bias in self.biases)
         positions = None if self.positions is None else self.positions[:, :S]
         return replace(self, q=q, k=k, biases=biases, positions=positions)
@@ -298,6 +303,7 @@ def by_distance(table_HS: Tensor, T: int) -> Tensor:
     H, S = table_HS.shape
     if T == 1:
         return table_HS.flip(-1)[:, None]
-    end, N = table_HS.flip(-1), S + T - 1
+    end = table_HS.flip(-1)
+    N = S + T - 1
     row = torch.cat([end[:, T - 1 :], end[:, -1:].expand(-1, T - 1), end[:, : T - 1]], 1)
     return row[:, None].expand(-1, T, -1).reshape(H, -1)[:, : T * (N - 1)].view(H, T, -1)[..., :S]

@@ -97,7 +97,8 @@ class Checkpoints(Checkpoint):
             self._step_ends(trainer)
 
     def _step_ends(self, trainer: Trainer) -> None:
-        step, leave = trainer.global_step, self.preemption.received is not None
+        step = trainer.global_step
+        leave = self.preemption.received is not None
         due = step % self.every == 0
         if trainer.world_size > 1:
             agree = due or step % self.agree_every == 0 or step % self.validate_every == 0

@@ -32,7 +32,8 @@ from tape_exp.settings.plugins import changed_sources
 from tape_exp.settings.redact import redact
 
 log = logging.getLogger("tape_exp")
-LOCK, LOG = ".lock", "log.txt"
+LOCK = ".lock"
+LOG = "log.txt"
 LOCK_SECONDS = 10.0  # data workers of a killed process hold its lock until they notice
 
 
@@ -66,7 +67,8 @@ class RunDirectory:
                 f"this locale has no names of files with {error.object[error.start]}, as in "
                 f"{self.path}: set PYTHONUTF8=1, or a locale of UTF-8."
             ) from None
-        self.checkpoints, self.artifacts = self.path / "checkpoints", self.path / "artifacts"
+        self.checkpoints = self.path / "checkpoints"
+        self.artifacts = self.path / "artifacts"
         self.metrics = self.path / "metrics.jsonl"
 
     @property

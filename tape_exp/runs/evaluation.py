@@ -94,7 +94,8 @@ def depth_heatmap(
 
 def wilson(correct: float, trials: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share of successes, in percent."""
-    share, centre = correct / trials, 2 * correct + Z_95**2
+    share = correct / trials
+    centre = 2 * correct + Z_95**2
     half = Z_95 * math.sqrt(4 * correct * (1 - share) + Z_95**2)
     low, high = ((centre + sign * half) / (2 * (trials + Z_95**2)) for sign in (-1, 1))
     return 100 * max(low, 0.0), 100 * min(high, 1.0)

@@ -29,7 +29,8 @@ def load_and_adapt(
     """Give the decoder the weights of a checkpoint, and adapt it. Raises :class:`ConfigError` where
     these are damaged, or of another model, size, adaptation or base.
     """
-    run, name = run_config(checkpoint), cfg.peft.name
+    run = run_config(checkpoint)
+    name = cfg.peft.name
     partial = adaptation is not None and adaptation.partial
     adapted = run is not None and run.peft.name != "none"
     if adapted and run.peft.name != name:
@@ -71,7 +72,8 @@ def load_weights(
     """Give the decoder the weights of a checkpoint, which are those of ``names``, by default all.
     With ``new_positions`` it may lack parameters of positions, which stay as initialised.
     """
-    content, own = read_checkpoint(checkpoint), decoder.state_dict()
+    content = read_checkpoint(checkpoint)
+    own = decoder.state_dict()
     weights = {
         key.removeprefix("decoder.").removeprefix("_orig_mod."): value
         for key, value in content["state_dict"].items()
@@ -99,7 +101,8 @@ def _check_config(
     """
     keys: set[str] = set()
     if adaptation is not None and (checkpoint.is_dir() if run is None else run.peft.name == "none"):
-        keys, drop = {*ADDED}, adaptation.drop
+        keys = {*ADDED}
+        drop = adaptation.drop
         model = run.model if run is not None else {"_target_": ROPE}
         fixed = ("_target_", "layers", "random_range", "random_floats")
         same = all(model.get(key) == cfg.model.get(key) for key in fixed)
@@ -126,7 +129,9 @@ def _check_config(
         if stored == now or (key, stored) == ("model.scaling.method", "none"):
             continue
         if key == "model._target_":
-            key, stored, now = "model", run.model.name, cfg.model.name
+            key = "model"
+            stored = run.model.name
+            now = cfg.model.name
         sentence = (
             f"checkpoint {checkpoint} was trained with {key}={literal(stored)}, and {key} is "
             f"{literal(now)} here; set {key}={literal(stored)}"

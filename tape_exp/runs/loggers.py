@@ -45,7 +45,9 @@ class JsonlLogger(Logger):
 
     def __init__(self, path: Path, clock: Stopwatch, step: int = 0) -> None:
         super().__init__()
-        self.path, self.clock, self.step = path, clock, step
+        self.path = path
+        self.clock = clock
+        self.step = step
         self.reported: set[tuple[str, ...]] = set()  # the names of each line at ``step``
         if path.exists():
             rows = [row for row in read_metrics(path) if row["step"] <= step]
@@ -116,7 +118,8 @@ def make_lightning_logger(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
     section: Any = OmegaConf.to_container(cfg.logger, resolve=True)
     unset = asdict(LoggerConfig())  # keys of W&B, which every section has
     keys = {key: value for key, value in section.items() if unset.get(key, ...) != value}
-    name, target = keys.pop("name"), keys["_target_"]
+    name = keys.pop("name")
+    target = keys["_target_"]
     try:
         takes = inspect.signature(get_object(target)).parameters
         facts = {"name": name, "save_dir": str(run.path), "run_name": run.name}
@@ -209,7 +212,8 @@ def _arguments(cfg: DictConfig, run: RunDirectory, theirs: Any) -> dict[str, Any
     """
     import wandb
 
-    ours, names = cfg.logger, [cfg.model.name, cfg.task.name, cfg.scale.name]
+    ours = cfg.logger
+    names = [cfg.model.name, cfg.task.name, cfg.scale.name]
     title = f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed}"
     seconds = ours.timeout or float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_SECONDS)
     tags = [*names, *(ours.tags or theirs.run_tags or ())]

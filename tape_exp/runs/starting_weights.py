@@ -303,7 +303,8 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
         ConfigError: ``model`` cannot take up a Llama's positions, the task reads no text, or what
             was asked for has no effect.
     """
-    cfg, run = copy.deepcopy(cfg), run_config(start)
+    cfg = copy.deepcopy(cfg)
+    run = run_config(start)
     with open_dict(cfg):
         asked = cfg.pop("asked", [])  # the keys that a command line gives
     if (base := base_of(start)).is_dir():
@@ -336,7 +337,8 @@ def _check_fit(cfg: DictConfig, values: dict[str, Any]) -> None:
             f"checkpoint={cfg.checkpoint} is a Llama, which reads text, and task={cfg.task.name} "
             "has none: choose one that does, such as task=perplexity, c4 or benchmarks."
         )
-    model, scaling = cfg.model, ("ssmax", "temperature", "qk_norm")
+    model = cfg.model
+    scaling = ("ssmax", "temperature", "qk_norm")
     added = [key for key in scaling if model.get(key)]
     added = [key for key in added if not values.get(f"model.{key}")]
     rotary = (

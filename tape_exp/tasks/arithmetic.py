@@ -90,8 +90,10 @@ class Arithmetic(Task):
         lengths = range(1, test_digits + 1)
         self.axes = {f"digits of the {operand} operand": lengths for operand in ("first", "second")}
         self.trained_length = self.train_digits = train_digits
-        self.test_digits, self.hold_out = test_digits, hold_out
-        self.samples_per_cell, self.rows_per_batch = samples_per_cell, rows_per_batch
+        self.test_digits = test_digits
+        self.hold_out = hold_out
+        self.samples_per_cell = samples_per_cell
+        self.rows_per_batch = rows_per_batch
 
     def stream(self, key: int, first: int, count: int) -> Batch:
         """Samples of the bucket method, right-padded to the longest possible row."""
@@ -183,7 +185,8 @@ class Arithmetic(Task):
 
     def means_by_split(self, evaluation: Evaluation) -> dict[str, float]:
         """Exact match of trained and of longer sums, and of those of one digit more (``next``)."""
-        metrics, grid = evaluation.metrics, evaluation.heatmap
+        metrics = evaluation.metrics
+        grid = evaluation.heatmap
         means = {split: metrics.get(f"{split}/exact_match") for split in ("id", "ood")}
         if grid is not None:
             lengths = np.arange(1, self.test_digits + 1)
@@ -214,11 +217,13 @@ class Arithmetic(Task):
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
         """All test samples of the given cells; those of a cell depend only on its two lengths."""
-        cells, rows = list(cells), self.samples_per_cell
+        cells = list(cells)
+        rows = self.samples_per_cell
         random = np.zeros((len(cells), rows, 2, max(map(max, cells))), dtype=np.uint32)
         for of_cell, (a, b) in zip(random, cells, strict=True):
             drawn = lanes(seed_for(0, "test", a, b), 0, rows, a + b)
-            of_cell[:, 0, :a], of_cell[:, 1, :b] = drawn[:, :a], drawn[:, a:]
+            of_cell[:, 0, :a] = drawn[:, :a]
+            of_cell[:, 1, :b] = drawn[:, a:]
         lengths = np.repeat(np.array(cells, dtype=np.int64), rows, 0)
         tokens, answer = write_rows(lengths[:, 0], lengths[:, 1], random.reshape(len(lengths), -1))
         width = int(np.flatnonzero(answer.any(0))[-1]) + 1
@@ -242,8 +247,10 @@ def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.nda
     Returns:
         tokens (rows, 3 n + 4) uint8, right-padded, and which of them are the answer and its EOS.
     """
-    rows, n = random.shape[0], random.shape[1] // 2
-    place, row = np.arange(n + 1), np.arange(rows)
+    rows = random.shape[0]
+    n = random.shape[1] // 2
+    place = np.arange(n + 1)
+    row = np.arange(rows)
     operands = np.zeros((2, rows, n), dtype=np.uint8)
     for digits, length, part in zip(operands, (a, b), (random[:, :n], random[:, n:]), strict=True):
         digits[:] = uniform_ints(10, part) * (place[:n] < length[:, None])
@@ -268,7 +275,8 @@ def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.nda
         (sign * EOS, 1),
     )
     used = [np.arange(p.shape[1]) < np.broadcast_to(k, rows)[:, None] for p, k in parts]
-    column, end = np.arange(3 * n + 4), (a + b + c + 3)[:, None]
+    column = np.arange(3 * n + 4)
+    end = (a + b + c + 3)[:, None]
     tokens = np.zeros((rows, 3 * n + 4), dtype=np.uint8)
     tokens[column < end] = np.concatenate([part for part, _ in parts], 1)[np.concatenate(used, 1)]
     return tokens, (column > (a + b + 1)[:, None]) & (column < end)
@@ -286,7 +294,8 @@ def sum_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         and is given after it.
     """
     labelled = labels != IGNORE
-    of_digits, chosen = labelled & (labels != EOS), logits.argmax(-1)
+    of_digits = labelled & (labels != EOS)
+    chosen = logits.argmax(-1)
     wrong = labelled & (chosen != labels)
     kind = wrong * (1 + (of_digits & (chosen == EOS)).int() + 2 * ~of_digits)
     fault = kind.gather(1, wrong.int().argmax(1, keepdim=True))[:, 0]

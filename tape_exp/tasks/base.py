@@ -81,7 +81,9 @@ class Task(LightningDataModule):
 
     def __init__(self, arch: Arch, optim: Optim, seed: int, **sizes: Any) -> None:
         super().__init__()
-        self.arch, self.optim, self.seed = dataclasses.replace(arch, **sizes), optim, seed
+        self.arch = dataclasses.replace(arch, **sizes)
+        self.optim = optim
+        self.seed = seed
         self.surroundings = Surroundings()
         self.waited = 0.0  # seconds that training has waited for data
 
@@ -160,7 +162,8 @@ class Task(LightningDataModule):
             limit: stop after as many batches.
         """
         batches = self.test_batches()
-        every, each = max(-(-len(batches) // SHOWN), 1), max(SHOWN // max(len(batches), 1), 1)
+        every = max(-(-len(batches) // SHOWN), 1)
+        each = max(SHOWN // max(len(batches), 1), 1)
         shown: list[dict[str, str | bool]] = []
         own: list[tuple[Any, dict[str, Any]]] = []  # of each slice the scores of its rows
         for number, counts in progress(share(range(len(batches))[:limit]), "evaluating"):
@@ -285,7 +288,8 @@ class Task(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         """Micro-batches from the trainer's present step on."""
         assert self.trainer is not None
-        per_step, workers = self.trainer.accumulate_grad_batches, self.surroundings.workers
+        per_step = self.trainer.accumulate_grad_batches
+        workers = self.surroundings.workers
         own = self.optim.batch // self.trainer.world_size
         ranks = self.trainer.global_rank, self.trainer.world_size
         dataset = MicroBatches(self, own // per_step, own, *ranks)
@@ -372,7 +376,8 @@ class MicroBatches(Dataset):
         first = (step * self.world + self.rank) * self.share
         if self._made is None or self._made[0] != first:
             self._made = first, self.task.train_batch(first, self.share)
-        batch, begin = self._made[1], slice_ * self.rows
+        batch = self._made[1]
+        begin = slice_ * self.rows
         # A part that is not contiguous would go to the GPU by way of memory that is not pinned.
         rows = {name: x[begin : begin + self.rows].contiguous() for name, x in batch.items()}
         return {**rows, "loss_tokens": loss_weights(batch).sum(), "first": first + begin}

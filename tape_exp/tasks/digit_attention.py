@@ -36,12 +36,15 @@ def gaze(attention_BHTT: Tensor, digits: int) -> Tensor:
     their operands (``neighbours``), and of the number of keys that equal shares of the same
     entropy would have (``keys``: e to the entropy).
     """
-    n, keys = digits, torch.arange(attention_BHTT.shape[-1], device=attention_BHTT.device)
+    n = digits
+    keys = torch.arange(attention_BHTT.shape[-1], device=attention_BHTT.device)
     rows = attention_BHTT[:, :, 2 * n + 1 : 3 * n + 1]
     t = torch.arange(n, device=keys.device)[:, None]
     # How far a key is from the digit of its own operand that is being added.
-    first, second = keys - t, keys - (n + 1) - t
-    in_first, in_second = keys < n, (keys > n) & (keys <= 2 * n)
+    first = keys - t
+    second = keys - (n + 1) - t
+    in_first = keys < n
+    in_second = (keys > n) & (keys <= 2 * n)
     masses = []
     for apart in (0, 1):
         looked_at = in_first & (first.abs() == apart) | in_second & (second.abs() == apart)

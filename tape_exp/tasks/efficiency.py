@@ -67,12 +67,14 @@ def paper_convention(decoder: Decoder, length: int) -> tuple[float, float] | Non
         if isinstance(module, torch.nn.Linear) and ".position." not in name
     )
     scores = arch.layers * arch.heads * length**2
-    macs, further = linear * length + 2 * scores * arch.head_dim, scores
+    macs = linear * length + 2 * scores * arch.head_dim
+    further = scores
     further += arch.layers * arch.ffn * length
     for block in decoder.blocks():
         if (counts := added(block.position, length)) is None:
             return None
-        macs, further = macs + counts[0], further + counts[1]
+        macs = macs + counts[0]
+        further = further + counts[1]
     return float(macs), float(2 * macs + further)
 
 
@@ -81,7 +83,9 @@ def added(position: PositionEncoding, T: int) -> tuple[int, int] | None:
     code, not of this one; None where it has no such encoding.
     """
     arch = position.arch
-    H, d, C = arch.heads, arch.head_dim, arch.width
+    H = arch.heads
+    d = arch.head_dim
+    C = arch.width
     if type(position) in UNSEEN:
         return 0, 0
     if type(position) is fire.FIRE:  # the MLP on every pair
@@ -113,7 +117,8 @@ def true_flops(arch: Arch, position: Kinds, length: int) -> float:
 
     with torch.inference_mode(False), torch.no_grad(), torch.device("meta"):
         model = Decoder(arch, position, backend="explicit")
-        positions, tokens = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.long)
+        positions = torch.zeros(1, length)
+        tokens = torch.zeros(1, length, dtype=torch.long)
         places = Places.at(positions)
         with FlopCounterMode(display=False) as counter:
             model(tokens, positions_BT=positions, watch=watch)

@@ -51,7 +51,8 @@ class Mixture(Pretrain):
         if next(iter(rows), None) != "text" or not rows["text"]:
             raise ConfigError(f"task.rows={dict(rows)} must begin with some rows of text.")
         self.turn = [kind for kind, count in rows.items() for _ in range(count)]
-        self.texts, self.answer_weight = rows["text"], answer_weight
+        self.texts = rows["text"]
+        self.answer_weight = answer_weight
 
     def train_batch(self, first: int, count: int) -> Batch:
         rows = range(first, first + count)
@@ -62,7 +63,8 @@ class Mixture(Pretrain):
 
     def validation_batches(self) -> list[Batch]:
         """The first blocks of the validation split, and questions in proportion."""
-        batches, turns = [], 0
+        batches = []
+        turns = 0
         for text in self._validation:
             count = max(1, len(text["inputs"]) // self.texts)
             rows = range(turns * len(self.turn), (turns + count) * len(self.turn))
@@ -74,7 +76,8 @@ class Mixture(Pretrain):
     def _mixed(self, text: Batch, stream: str, seed: int, rows: range) -> Batch:
         """The rows of a stream: blocks of text in their places, and questions."""
         inputs = torch.zeros(len(rows), self.train_length, dtype=torch.long)
-        labels, weights = torch.full_like(inputs, IGNORE), torch.zeros(inputs.shape)
+        labels = torch.full_like(inputs, IGNORE)
+        weights = torch.zeros(inputs.shape)
         # A validation split of fewer blocks than a turn has is repeated.
         blocks = itertools.cycle(zip(text["inputs"], text["labels"], strict=True))
         for place, row in enumerate(rows):

@@ -58,7 +58,8 @@ class Questions(TextTask):
         super().__init__(**settings)
         self.set_max_length(max(lengths))
         self.lengths = sorted(set(lengths))
-        self.depth_bins, self.rows_per_batch = depth_bins, rows_per_batch
+        self.depth_bins = depth_bins
+        self.rows_per_batch = rows_per_batch
         if isinstance(trials, int):
             trials = (trials,) * len(self.lengths)
         elif self.lengths != [*lengths] or len(trials) != len(lengths):
@@ -83,7 +84,9 @@ class Questions(TextTask):
 
     def prepare(self) -> None:
         """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
-        self.questions, self.prompts, size = [], [], 1
+        self.questions = []
+        self.prompts = []
+        size = 1
         for length, number in self.asked:
             question = self.question(length, number)
             least = len(self.writer(question)(1)) + self.new_tokens
@@ -113,18 +116,21 @@ class Questions(TextTask):
                 batches.append((numbers[first], batch))
 
         def answer(batch: Sequence[int], _: int) -> dict[int, dict[str, Any]]:
-            asked, ends = [self.prompts[number] for number in batch], self.stop_tokens
+            asked = [self.prompts[number] for number in batch]
+            ends = self.stop_tokens
             sampler = RowSampler(0, self.name, first=batch[0])
             rows = generate(model.decoder, asked, self.new_tokens, ends, sampler=sampler)
             return {number: self.row(number, ids) for number, ids in zip(batch, rows, strict=True)}
 
         found = shared(batches[:limit], answer, progress, f"asking, {self.name}")
         table = [found[number] for number in sorted(found)]
-        shown, tables = table[:: max(len(table) // 4, 1)][:4], {self.name: table}
+        shown = table[:: max(len(table) // 4, 1)][:4]
+        tables = {self.name: table}
         return Evaluation(accuracies(self.name, table), self.heatmap(found), tables, shown)
 
     def row(self, number: int, ids: Sequence[int]) -> dict[str, Any]:
-        question, answer = self.questions[number], self.decode(ids).strip()
+        question = self.questions[number]
+        answer = self.decode(ids).strip()
         return {
             "length": self.asked[number][0],
             "depth": round(question.depth, 4),
@@ -162,7 +168,8 @@ class Passkey(Questions):
             may take another.
     """
 
-    name, sought = "passkey", "pass key"
+    name = "passkey"
+    sought = "pass key"
 
     def __init__(
         self, trials: Count | Lengths = 20, new_tokens: Count = 8, **settings: Any
@@ -172,7 +179,8 @@ class Passkey(Questions):
 
     def question(self, length: int, number: int) -> Question:
         generator = np.random.default_rng(seed_for(self.seed, "passkey", length, number))
-        key, within = int(generator.integers(1, HIGHEST + 1)), generator.random()
+        key = int(generator.integers(1, HIGHEST + 1))
+        within = generator.random()
         depth = float((number % self.depth_bins + within) / self.depth_bins)
         return key_question(key, depth)
 
@@ -203,7 +211,8 @@ def longest_fit(encode: Callable[[int], list[int]], room: int, size: int) -> tup
         size -= 1
         ids = encode(size)
     while len(longer := encode(size + 1)) <= room:
-        ids, size = longer, size + 1
+        ids = longer
+        size = size + 1
     return ids, size
 
 
@@ -217,7 +226,8 @@ def training_row(draw: Callable[[int], Drawn], length: int) -> tuple[list[int], 
     """
     for attempt in range(100):
         write, answer, room = draw(attempt)
-        least, most = len(write(1)), length + 1 - len(answer)
+        least = len(write(1))
+        most = length + 1 - len(answer)
         if least <= most:
             tokens = room(least, most)
             return longest_fit(write, tokens, 1 + (tokens - least) // 6)[0], answer

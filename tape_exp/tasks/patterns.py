@@ -37,7 +37,8 @@ class Patterns(Analysis):
         tokens = self.sample.to(model.device)
         with without_autocast(model.decoder):
             traces = trace(model.decoder, tokens, self.layers)
-        metrics, matrices = {}, {}
+        metrics = {}
+        matrices = {}
         position = torch.arange(self.length, device=tokens.device)
         distance = position[:, None] - position
         for layer, of_layer in traces.items():

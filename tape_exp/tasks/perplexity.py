@@ -53,7 +53,8 @@ class Perplexity(TextTask):
     def __init__(self, windows: Windows, split: Split = "test", **settings: Any) -> None:
         super().__init__(**settings)
         self.set_max_length(max(windows.lengths))
-        self.windows, self.split = windows, split
+        self.windows = windows
+        self.split = split
 
     def prepare(self) -> None:
         self.scored = self.tokens(self.text, self.split, self.windows.needed)
@@ -65,7 +66,8 @@ class Perplexity(TextTask):
         return perplexity_names(self.text.label, self.windows)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        name, read = self.text.label, (self.scored, self.tokenizer.decode, self.windows)
+        name = self.text.label
+        read = (self.scored, self.tokenizer.decode, self.windows)
         return Evaluation(perplexity(model, *read, name, progress, limit, self.unscored))
 
 
@@ -97,7 +99,8 @@ def perplexity(
     ignores the context does better. The others are ``<name>/perplexity@<length>``, ``…_stderr`` and
     ``<name>/bits_per_byte@<length>``.
     """
-    counts, targets = token_counts(tokens), len(tokens) - 1
+    counts = token_counts(tokens)
+    targets = len(tokens) - 1
     if unscored is not None and unscored < len(counts):  # the first token is one of them
         targets = len(tokens) - int(counts[unscored])
         counts[unscored] = 0
@@ -112,7 +115,8 @@ def perplexity(
         told = f"{name} at {length}"
         nll, count = score(model, tokens, windows, length, told, progress, limit, unscored)
         mean = float(nll.sum() / count.sum())
-        key, error = f"{name}/perplexity@{length}", bootstrap(*_units(nll, count, windows, length))
+        key = f"{name}/perplexity@{length}"
+        error = bootstrap(*_units(nll, count, windows, length))
         metrics |= {key: math.exp(min(mean, 700)), f"{key}_stderr": error}
         metrics[f"{name}/bits_per_byte@{length}"] = mean / math.log(2) / bytes_per_token
     return metrics
@@ -171,7 +175,8 @@ def window_batch(
     """Inputs (B, length) and labels; IGNORE marks padding, the ``unscored`` token and, for
     ``score=new``, scored ones.
     """
-    first, places = int(starts[0]), starts[:, None] + np.arange(length + 1)
+    first = int(starts[0])
+    places = starts[:, None] + np.arange(length + 1)
     span = tokens[first : int(starts[-1]) + length + 1]
     rows = span[np.minimum(places - first, len(span) - 1)]
     hidden = (places[:, 1:] >= len(tokens)) | (rows[:, 1:] == unscored)

@@ -169,7 +169,8 @@ def factor_metrics(model: Model, tokens: Tensor, counts: Tensor) -> dict[str, fl
     metrics: dict[str, float] = {}
     by_layer = factors(model, tokens, counts)
     for layer, c_NHM in by_layer.items():
-        log_r, direction = logarithm(c_NHM), c_NHM.sgn()
+        log_r = logarithm(c_NHM)
+        direction = c_NHM.sgn()
         apart = {
             "log_gain": log_r - log_r.mean(0),
             "phase": (direction * direction.mean(0).sgn().conj()).angle(),
@@ -191,7 +192,8 @@ def state_names(arch: Arch) -> list[str]:
 
 def factor_names(arch: Arch) -> list[str]:
     """What :func:`factor_metrics` calls its numbers."""
-    layers, blocks = range(1, arch.layers + 1), range(1, arch.head_dim // 2 + 1)
+    layers = range(1, arch.layers + 1)
+    blocks = range(1, arch.head_dim // 2 + 1)
     names = [f"state/{kind}@{layer}" for kind in ("log_gain", "phase") for layer in layers]
     return names + [f"state/{kind}_by_block@{m}" for kind in ("log_gain", "phase") for m in blocks]
 

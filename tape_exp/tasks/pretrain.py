@@ -79,8 +79,12 @@ class Pretrain(TextTask):
             )
         self.skip_to = skip_to
         self.set_max_length(max(*windows.lengths, skip_to or 1))
-        self.optim, self.windows, self.tests, self.test_split = optim, windows, tests, test_split
-        self.validation, self.validation_rows = validation or self.text, validation_rows
+        self.optim = optim
+        self.windows = windows
+        self.tests = tests
+        self.test_split = test_split
+        self.validation = validation or self.text
+        self.validation_rows = validation_rows
         self.train_tokens = train_tokens
         if train_tokens is None and self.text.source == "hub":
             self.train_tokens = optim.max_steps * optim.batch * self.train_length + 1

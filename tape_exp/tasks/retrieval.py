@@ -49,8 +49,10 @@ class RetrievalTraining(Questions):
     ) -> None:
         lengths = lengths or (train_length, 2 * train_length, 4 * train_length)
         super().__init__(train_length=train_length, lengths=lengths, **settings)
-        self.items, self.digits = items, digits
-        self.optim, self.trained_length = optim, train_length
+        self.items = items
+        self.digits = digits
+        self.optim = optim
+        self.trained_length = train_length
 
     def right(self, question: Question) -> list[int]:
         """The tokens of a right answer, with EOS."""

@@ -75,9 +75,13 @@ class Scrolls(TextTask):
         self.reserved = min(self.new_tokens, max_length // 2)
         self.set_max_length(max_length - self.reserved + self.new_tokens)
         self.trains = fine_tune
-        self.optim, self.source = optim, source
-        self.dataset, self.max_length, self.answer_limit = dataset, max_length, answer_limit
-        self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch
+        self.optim = optim
+        self.source = source
+        self.dataset = dataset
+        self.max_length = max_length
+        self.answer_limit = answer_limit
+        self.validation_rows = validation_rows
+        self.rows_per_batch = rows_per_batch
         self.given = (source, path, repository, revision)
         self._encoded = cache(lambda n, reference: self._row(self.examples[n], reference))
 
@@ -107,7 +111,8 @@ class Scrolls(TextTask):
         return short_hash(map(repr, self.validation))
 
     def metric_names(self) -> list[str]:
-        label, values = Text(self.dataset, self.source).label, score(self.dataset, *SCORED)[0]
+        label = Text(self.dataset, self.source).label
+        values = score(self.dataset, *SCORED)[0]
         return [f"{label}/{name}{end}" for name in values for end in ("", "_low", "_high")]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
@@ -117,7 +122,8 @@ class Scrolls(TextTask):
         order = sorted(prompts, key=lambda id_: (-len(prompts[id_]), id_))
 
         def answer(ids: Sequence[str], first: int) -> dict[str, str]:
-            asked, ends = [prompts[id_] for id_ in ids], self.stop_tokens
+            asked = [prompts[id_] for id_ in ids]
+            ends = self.stop_tokens
             sampler = RowSampler(0, "answers", first=first)
             rows = generate(model.decoder, asked, self.new_tokens, ends, sampler=sampler)
             return {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}

@@ -23,7 +23,10 @@ class Draws:
     """The random numbers of one row: they depend on the stream's key and the row's number only."""
 
     def __init__(self, words: np.ndarray, key: int, row: int, part: int = 0) -> None:
-        self._words, self._key, self._row, self._part = words, key, row, part
+        self._words = words
+        self._key = key
+        self._row = row
+        self._part = part
         self._next = 0
 
     @cached_property
@@ -33,7 +36,8 @@ class Draws:
 
     def words(self, count: int) -> np.ndarray:
         """(count,) uint32, uniform."""
-        begin, self._next = self._next, self._next + count
+        begin = self._next
+        self._next = self._next + count
         if self._next > len(self._words):
             blocks = -(-2 * self._next // 8)
             self._words = np.append(self._words, self._more.random_raw(4 * blocks).view(np.uint32))
@@ -81,7 +85,8 @@ class SequenceTask(Task):
 
     symbols: Sequence[str]  # a string, or words; <pad> and <eos> come before them
     unit = "symbols"  # what a length counts
-    shortest, longest = 1, 10_000
+    shortest = 1
+    longest = 10_000
     ends = True  # whether EOS follows the answer
     tokens: tuple[int, int] | None = None  # a and b, where rows up to n have at most a n + b tokens
     numbers = (2, 5)  # a and b, where a row of length n takes about a n + b random numbers
@@ -124,7 +129,8 @@ class SequenceTask(Task):
     ) -> None:
         self.vocabulary = ["<pad>", "<eos>", *self.symbols]
         self.number_of = {symbol: token for token, symbol in enumerate(self.vocabulary)}
-        self.samples, self._tested = samples_per_length, dict[Any, list[Row]]()
+        self.samples = samples_per_length
+        self._tested = dict[Any, list[Row]]()
         if lengths is None:
             usual = filter(self.has, self.usual(train_length))
             lengths = tuple(n for n in usual if len(self.test_rows(n)) == samples_per_length)
@@ -144,8 +150,10 @@ class SequenceTask(Task):
         sizes = {key: self.width(n) - 1 for key, n in sizes.items()}
         digits = tuple(self.number_of[digit] for digit in self.digits)
         super().__init__(arch, optim, seed, vocab=len(self.vocabulary), digits=digits, **sizes)
-        self.axes, self.trained_length = {f"length ({self.unit})": tested}, train_length
-        self.lengths, self.trained = tested, list(filter(self.has, range(train_length + 1)))
+        self.axes = {f"length ({self.unit})": tested}
+        self.trained_length = train_length
+        self.lengths = tested
+        self.trained = list(filter(self.has, range(train_length + 1)))
         for n in tested:
             self.enough(n, n)
 
@@ -171,7 +179,9 @@ class SequenceTask(Task):
         """The first different rows of length ``n`` of a slice's stream."""
         slice_ = n if slice_ is None else slice_
         if slice_ not in self._tested:
-            key, draws, many = seed_for(0, "test", slice_), self.draws(n), self.samples
+            key = seed_for(0, "test", slice_)
+            draws = self.draws(n)
+            many = self.samples
             found: dict[tuple[int, ...], Row] = {}
             for first in range(0, TRIES * many, many):
                 for row in self.rows(key, first, many, [n], draws):

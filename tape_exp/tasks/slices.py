@@ -27,13 +27,15 @@ def samples_of(
     """The first row of so many slices of a batch, from its shortest to its longest: question, right
     answer, the model's answer, and whether it is right.
     """
-    rows, count = len(logits) // len(slices), min(most, len(slices))
+    rows = len(logits) // len(slices)
+    count = min(most, len(slices))
     told: list[dict[str, str | bool]] = []
     for k in (k * (len(slices) - 1) // max(count - 1, 1) for k in range(count)):
         inputs, labels = (batch[key][k * rows] for key in ("inputs", "labels"))
         answered = labels != IGNORE
         begin = int(answered.int().argmax()) + 1 if answered.any() else len(answered)
-        right, written = labels[answered], logits[k * rows].argmax(-1).cpu()[answered]
+        right = labels[answered]
+        written = logits[k * rows].argmax(-1).cpu()[answered]
         lengths = slices[k] if isinstance(slices[k], tuple) else (slices[k],)
         told.append(
             {
@@ -49,7 +51,8 @@ def samples_of(
 
 def next_tokens(rows: np.ndarray, answer: np.ndarray) -> Batch:
     """Inputs (B, T) and labels of rows of tokens (B, T + 1), scored where ``answer`` is true."""
-    tokens, kept = torch.from_numpy(rows).long(), torch.from_numpy(answer[:, 1:])
+    tokens = torch.from_numpy(rows).long()
+    kept = torch.from_numpy(answer[:, 1:])
     return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~kept, IGNORE)}
 
 
@@ -59,7 +62,8 @@ def padded(rows: Sequence[Row], width: int) -> Batch:
     for i, (row, marks) in enumerate(rows):
         if len(row) > width:
             raise ValueError(f"a row has {len(row)} tokens, and others at most {width}: see width.")
-        tokens[i, : len(row)], scored[i, : len(row)] = row, marks
+        tokens[i, : len(row)] = row
+        scored[i, : len(row)] = marks
     return next_tokens(tokens, scored.astype(bool))
 
 
@@ -126,16 +130,21 @@ def slice_heatmap(
     """Each slice's mean in percent (NaN: not scored): measures by length, or a grid of pairs."""
     if not axes:
         return None
-    labels, lengths = list(axes), list(axes.values())
+    labels = list(axes)
+    lengths = list(axes.values())
     if len(axes) == 2:
         cells: list[list[Any]] = [[(a, b) for b in lengths[1]] for a in lengths[0]]
         values = [[_percent(scores, cell, measures[0]) for cell in row] for row in cells]
         title = f"{measures[0].replace('_', ' ')} (%)"
-        names, trained = _names(lengths[0]), sum(is_trained(row[0]) for row in cells)
+        names = _names(lengths[0])
+        trained = sum(is_trained(row[0]) for row in cells)
     else:
-        labels, cells, title = ["", *labels], [list(lengths[0])], "right (%)"
+        labels = ["", *labels]
+        cells = [list(lengths[0])]
+        title = "right (%)"
         values = [[_percent(scores, cell, measure) for cell in cells[0]] for measure in measures]
-        names, trained = [measure.replace("_", " ") for measure in measures], len(measures)
+        names = [measure.replace("_", " ") for measure in measures]
+        trained = len(measures)
     return Heatmap(
         np.array(values),
         title=title,

@@ -21,8 +21,10 @@ from tape_exp.settings.schema import Count, Positive
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis
 
-WEIGHTS, PRECISIONS = ("trained", "random"), ("fp32", "bf16")
-SHIFTS, MEASURES = ("add_tokens", "shift_ids"), ("attention_relative", "products", "blocks")
+WEIGHTS = ("trained", "random")
+PRECISIONS = ("fp32", "bf16")
+SHIFTS = ("add_tokens", "shift_ids")
+MEASURES = ("attention_relative", "products", "blocks")
 
 
 class Stability(Analysis):
@@ -43,7 +45,8 @@ class Stability(Analysis):
     ) -> None:
         super().__init__(layers=layers, rows=rows, **settings)
         self.set_max_length(self.length + shift)
-        self.shift, self.std = shift, std
+        self.shift = shift
+        self.std = std
 
     def metric_names(self) -> list[str]:
         """Those of trained weights, and of encodings with an E, among them."""
@@ -53,7 +56,8 @@ class Stability(Analysis):
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         decoders = {"trained": model.decoder} if self.surroundings.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)
-        tokens, bos = self.sample.to(model.device), self.tokenizer.bos
+        tokens = self.sample.to(model.device)
+        bos = self.tokenizer.bos
         cases = list(itertools.product(decoders, PRECISIONS))[:limit]
         metrics: dict[str, float] = {}
         table = []
@@ -114,7 +118,8 @@ def changes(before: Trace, after: Trace, skip: int = 0) -> dict[str, float]:
     second layer's blocks as it is even where W1 and W2 mix over R, since 2 × 2 rotations commute.
     """
     found = {"attention_relative": attention_change(before, after, skip)}
-    old, new = before.products, after.products
+    old = before.products
+    new = after.products
     if old is not None and new is not None:
         found["products"] = float(_pairs(new[..., skip:, skip:] - old).mean() / _pairs(old).mean())
         found["blocks"] = _block_change(before, after, skip)

@@ -34,7 +34,9 @@ class TextTask(Task):
         self, arch: Arch, seed: int, text: Text, tokenizer: Tokenization, train_length: Count
     ) -> None:
         super().__init__(arch, NO_OPTIM, seed, train_length=train_length, max_length=train_length)
-        self.text, self.tokenization, self.train_length = text, tokenizer, train_length
+        self.text = text
+        self.tokenization = tokenizer
+        self.train_length = train_length
         self._prepared = False
 
     def set_max_length(self, longest: int) -> None:
@@ -189,7 +191,8 @@ class Analysis(TextTask):
         self.layers = [layer for layer in layers or every if layer in every]
         if not self.layers:
             raise ConfigError(f"task.layers={layers}: the layers are 1 … {self.arch.layers}.")
-        self.split, self.rows = split, rows
+        self.split = split
+        self.rows = rows
 
     def prepare(self) -> None:
         needed = self.rows * self.length

@@ -62,26 +62,32 @@ class WordProblem(Task):
                 f"task.train_letters={train_letters} is above task.lengths, up to {max(lengths)}."
             )
         self.group = GROUPS[group]()
-        size, longest = len(self.group.elements), max(lengths)
+        size = len(self.group.elements)
+        longest = max(lengths)
         sizes = {"vocab": size + 1, "max_length": longest + 1, "train_length": train_letters + 1}
         super().__init__(arch, optim, seed, **sizes)
-        self.train_letters, self.lengths = train_letters, sorted(set(lengths))
-        self.words, self.rows_per_batch = words, rows_per_batch
+        self.train_letters = train_letters
+        self.lengths = sorted(set(lengths))
+        self.words = words
+        self.rows_per_batch = rows_per_batch
 
     def stream(self, key: int, first: int, count: int, letters: int | None = None) -> Batch:
         """Words, by default of ``train_letters``: BOS and letters, and the state after each one."""
         length = letters or self.train_letters
         drawn = uniform_ints(len(self.group.letters), lanes(key, first, count, length))
         words = self.group.letters[drawn.astype(np.int64)]
-        bos, none = np.full((count, 1), len(self.group.elements)), np.full((count, 1), IGNORE)
-        inputs, labels = np.hstack([bos, words]), np.hstack([none, self.group.states(words)])
+        bos = np.full((count, 1), len(self.group.elements))
+        none = np.full((count, 1), IGNORE)
+        inputs = np.hstack([bos, words])
+        labels = np.hstack([none, self.group.states(words)])
         return {"inputs": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
 
     def test_batches(self) -> list[tuple[str, Batch]]:
         """Words of the longest length, all in one slice. The inputs are letters only, so that one
         pass scores every place although the states before it are not shown.
         """
-        key, size = seed_for(0, "test"), self.rows_per_batch
+        key = seed_for(0, "test")
+        size = self.rows_per_batch
         places = ((first, min(size, self.words - first)) for first in range(0, self.words, size))
         return [("words", self.stream(key, *place, self.lengths[-1])) for place in places]
 

@@ -69,7 +69,8 @@ class Theorem1(nn.Module):
         self.form = form or Form()
         xi = torch.zeros(BOS + 1, 6, dtype=torch.float64)
         for token, (source, target) in enumerate(SWAPS):
-            xi[token, source], xi[token, target] = 1, -1
+            xi[token, source] = 1
+            xi[token, target] = -1
         self.register_buffer("xi", xi)
 
     def forward(self, tokens_BT: Tensor, topology: Topology | None = None) -> Tensor:
@@ -106,7 +107,8 @@ class Theorem1(nn.Module):
 
     def second(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
         """U_Q = U_K = δ_1ᵀ, U_V: row 1 to 2, residual; ψ⁽²⁾ = [ξ δ_2ᵀ; δ_3 … δ_8]; x ← [0; x]."""
-        U_K, U_V = eye(8)[0], torch.outer(eye(8)[1], eye(8)[0])
+        U_K = eye(8)[0]
+        U_V = torch.outer(eye(8)[1], eye(8)[0])
         keys_BTR = torch.einsum("l,btlr->btr", U_K, e)
         e = e + topology.invert(keys_BTR, (U_V @ e).flatten(2)).unflatten(-1, e.shape[2:])
         psi = x.new_zeros(*x.shape[:2], 12, 8)
@@ -116,7 +118,8 @@ class Theorem1(nn.Module):
 
     def third(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
         """W_Q = W_K = 0, W_V = δ_1 δ_bosᵀ, shared with e; residual only for x; ψ⁽³⁾ of Form."""
-        W_QK, W_V = x.new_zeros(e.shape[2], 12), torch.outer(eye(12)[0], eye(12)[1 + BOS])
+        W_QK = x.new_zeros(e.shape[2], 12)
+        W_V = torch.outer(eye(12)[0], eye(12)[1 + BOS])
         x, e = self._attention(x, e, W_QK, W_QK, W_V, topology)
         return x, self.psi3(x) @ e
 
@@ -132,7 +135,8 @@ class Theorem1(nn.Module):
 
     def fourth(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
         """W_Q x = (1…5, 54.5), W_K x = (1…5, -1) at BOS, else 0; W_V = -δ_1 δ_bosᵀ; residual."""
-        ramp, bos = torch.arange(1.0, 7.0, dtype=x.dtype), eye(12)[1 + BOS]
+        ramp = torch.arange(1.0, 7.0, dtype=x.dtype)
+        bos = eye(12)[1 + BOS]
         W_Q = torch.outer(
             ramp.index_fill(0, torch.tensor(5), LOGIT),
             torch.tensor([0.0] + [1.0] * (BOS + 1), dtype=x.dtype),
@@ -163,7 +167,8 @@ def labels(tokens_BT: Tensor) -> Tensor:
     """Whether the first i tokens give the identity, by composing their swaps: (B, T) booleans."""
     exchange = torch.arange(5).repeat(BOS + 1, 1)
     for token, (source, target) in enumerate(SWAPS):
-        exchange[token, source], exchange[token, target] = target, source
+        exchange[token, source] = target
+        exchange[token, target] = source
     state = torch.arange(5).expand(len(tokens_BT), 5)
     same = []
     for token_B in tokens_BT.T:

@@ -51,7 +51,8 @@ class Case:
 
 def cases() -> list[Case]:
     """Every YAML of TAPE, and from each with L = 2 also Fourier features with R = 4, if new."""
-    variants, starts = [], []
+    variants = []
+    starts = []
     tensor = f"{TensorTAPE.__module__}.{TensorTAPE.__name__}"
     defaults: dict[str, Any] = _node("tape_tensor")
     for path in sorted((CONF / "model").glob("[!.]*.yaml")):
@@ -110,9 +111,11 @@ def layer_errors(case: Case, seed: int, T: int = 9) -> dict[str, float]:
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    R, M = encoding.R, encoding.M
+    R = encoding.R
+    M = encoding.M
     E = draw(1, T, ARCH.heads, M, encoding.L, R)
-    qkv, x = draw(3, 1, T, ARCH.heads, ARCH.head_dim), draw(1, T, ARCH.width)
+    qkv = draw(3, 1, T, ARCH.heads, ARCH.head_dim)
+    x = draw(1, T, ARCH.width)
     mask = torch.ones(T, T, dtype=torch.bool).tril()
     order = torch.randperm(T, generator=generator)
     rotations = torch.linalg.qr(draw(M, R, R))[0]

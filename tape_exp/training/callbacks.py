@@ -47,15 +47,18 @@ class StepReport(Callback):
         """
         if (index + 1) % trainer.accumulate_grad_batches:
             return
-        step, total = trainer.global_step, trainer.max_steps
+        step = trainer.global_step
+        total = trainer.max_steps
         if step % self.every == 0:
             self._measure(trainer, module, batch["inputs"].shape[1])
         module.report_step(self._gauges)
         now = time.monotonic()
         if self._first is None:  # the step in which the model may have been compiled
-            self._first, self._last_line = (step, now), now
+            self._first = (step, now)
+            self._last_line = now
         if now - self._last_line > self.line_seconds or step == total:
-            self._last_line, (first, began) = now, self._first
+            self._last_line = now
+            (first, began) = self._first
             each = (now - began) / max(step - first, 1)
             left = timedelta(seconds=round(each * (total - step)))
             values = trainer.progress_bar_metrics
@@ -65,7 +68,8 @@ class StepReport(Callback):
     def _measure(self, trainer: Trainer, module: Any, length: int) -> None:
         now = time.perf_counter()
         if self._since is not None and trainer.global_step > self._since[0]:
-            steps, seconds = trainer.global_step - self._since[0], now - self._since[1]
+            steps = trainer.global_step - self._since[0]
+            seconds = now - self._since[1]
             rate = steps * module.task.optim.batch * length / seconds
             waited = 100 * (module.task.waited - self._since[2]) / seconds
             self._gauges = {"train/tokens_per_second": rate, "train/data_wait": waited}

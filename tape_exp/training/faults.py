@@ -77,7 +77,8 @@ def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exce
     """``error``, or a clear one for a lost or hung process, a full disk or a lack of memory."""
     if lost is not None:
         return RunError(f"{lost} {RESUMES}")
-    task, trainer = directory.cfg.task, directory.cfg.trainer
+    task = directory.cfg.task
+    trainer = directory.cfg.trainer
     devices = trainer.devices * trainer.nodes
     cause: BaseException | None = error
     while cause is not None:
@@ -117,7 +118,8 @@ class ProcessWatch(Callback):
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Begin to watch, once."""
         if not self.children and (started := getattr(trainer.strategy.launcher, "procs", [])):
-            self.children, self.first = started, trainer.global_rank + 1
+            self.children = started
+            self.first = trainer.global_rank + 1
             self.world = trainer.world_size
             threading.Thread(target=self.lost_process, args=(None,), daemon=True).start()
 

@@ -50,7 +50,8 @@ def make_task(cfg: DictConfig, start: Path | None = None) -> Task:
         instead = {"max_steps": cfg.debug.max_steps, "lr": cfg.peft.get("lr")}
         optim |= {key: value for key, value in instead.items() if value is not None}
     task: Task = build(section, "task", seed=cfg.seed)
-    cache, workers = Path(cfg.cache).expanduser(), cfg.trainer.workers
+    cache = Path(cfg.cache).expanduser()
+    workers = cfg.trainer.workers
     task.surroundings = Surroundings(cache, start, workers, cfg.debug.overfit)
     return task
 
@@ -81,7 +82,8 @@ def make_decoder(cfg: DictConfig, task: Task, blank: bool = False) -> Decoder:
             log.warning("%s: trained with another version of %s.", start, " and ".join(edited))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)
-    decoder.recompute, decoder.adaptation = cfg.trainer.checkpoint_activations, adaptation
+    decoder.recompute = cfg.trainer.checkpoint_activations
+    decoder.adaptation = adaptation
     if cfg.trainer.frozen_bf16:
         if cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp":
             raise ConfigError(
@@ -114,7 +116,8 @@ def micro_batches(cfg: DictConfig, task: Task) -> int:
     """
     if not task.trains:
         return 1
-    devices, batch = cfg.trainer.devices * cfg.trainer.nodes, task.optim.batch
+    devices = cfg.trainer.devices * cfg.trainer.nodes
+    batch = task.optim.batch
     if batch % devices:
         raise ConfigError(
             f"task.optim.batch={batch} cannot be shared by {devices} devices; "
@@ -198,8 +201,10 @@ def make_trainer(
     Under SLURM it begins from any ``hpc_ckpt_1.ckpt`` in its ``folder``, which is therefore the
     run's: the working directory may be that of another Lightning project.
     """
-    cfg, launcher = cfg.trainer, this_process().launcher
-    devices, timeout = cfg.devices * cfg.nodes, timedelta(seconds=cfg.timeout)
+    cfg = cfg.trainer
+    launcher = this_process().launcher
+    devices = cfg.devices * cfg.nodes
+    timeout = timedelta(seconds=cfg.timeout)
     surroundings: ClusterEnvironment = LightningEnvironment()
     if launcher == "torchrun":
         surroundings = TorchElasticEnvironment()

@@ -16,7 +16,9 @@ log = logging.getLogger("tape_exp")
 @contextmanager
 def logs_of_run() -> Iterator[None]:
     """What a run sets up ends with it."""
-    handlers, level, propagate = log.handlers[:], log.level, log.propagate
+    handlers = log.handlers[:]
+    level = log.level
+    propagate = log.propagate
     try:
         yield
     finally:

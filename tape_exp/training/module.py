@@ -61,7 +61,10 @@ class LanguageModule(LightningModule):
         base: Path | None = None,
     ) -> None:
         super().__init__()
-        self.decoder, self.task, self.cfg, self.config_hash = decoder, task, cfg, config_hash
+        self.decoder = decoder
+        self.task = task
+        self.cfg = cfg
+        self.config_hash = config_hash
         self.base = None if base is None else title(base)
         self.base_weights = None if base is None else fingerprint(base)
         self.strict_loading = base is None
@@ -76,8 +79,10 @@ class LanguageModule(LightningModule):
         self._drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in decoder.modules())
         self.evaluation = Evaluation({})
         self.validation: dict[str, float] = {}
-        self._loss, self._grad_norm = torch.zeros(()), torch.zeros(())
-        self._loss_tokens, self._counted = torch.zeros(()), -1  # of all processes, at which step
+        self._loss = torch.zeros(())
+        self._grad_norm = torch.zeros(())
+        self._loss_tokens = torch.zeros(())
+        self._counted = -1  # of all processes, at which step
         self._sums: dict[str, Tensor] = {}  # of a validation
         self._state: dict[str, float] = {}  # of positions, in its first batch
 
@@ -133,11 +138,14 @@ class LanguageModule(LightningModule):
         Raises:
             NotFiniteError: the loss or the gradient's norm is NaN or infinite.
         """
-        loss, self._loss = self._loss, torch.zeros_like(self._loss)
-        step, optim = self.global_step, self.task.optim
+        loss = self._loss
+        self._loss = torch.zeros_like(self._loss)
+        step = self.global_step
+        optim = self.task.optim
         if step % self.cfg.trainer.log_every and step != optim.max_steps:
             return
-        value, norm = float(sum_over_processes(loss)), float(self._grad_norm)
+        value = float(sum_over_processes(loss))
+        norm = float(self._grad_norm)
         if not (math.isfinite(value) and math.isfinite(norm)):
             raise NotFiniteError(
                 f"the loss is {value} and the gradient norm {norm} at step {step}. {self._advice}"
@@ -178,7 +186,8 @@ class LanguageModule(LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add up loss, tokens, rows and the task's own sums; look at the position state of TAPE."""
         if batch_idx == 0:
-            self._sums, self._state = {}, self._state_gauges(batch)
+            self._sums = {}
+            self._state = self._state_gauges(batch)
         rank, world = processes.rank_and_world()
         number = batch_idx * world + rank  # among the batches of all processes
         sampler = RowSampler(0, "validation positions", number)
@@ -254,7 +263,8 @@ class LanguageModule(LightningModule):
         checkpoint["config_hash"] = self.config_hash
         if self.device_mesh is None:
             places = {parameter: place for place, parameter in enumerate(self.parameters())}
-            (optimizer,), (state,) = self.trainer.optimizers, checkpoint["optimizer_states"]
+            (optimizer,) = self.trainer.optimizers
+            (state,) = checkpoint["optimizer_states"]
             by_group = [places[p] for group in optimizer.param_groups for p in group["params"]]
             state["state"] = {by_group[n]: moments for n, moments in state["state"].items()}
             for group in state["param_groups"]:
@@ -270,7 +280,8 @@ def decays(model: nn.Module, name: str) -> bool:
     """Whether weight decay reaches a parameter: whether it is a matrix, and not a number for each
     head in a column, (H, 1), as an author of an encoding may write it.
     """
-    module, parameter = model.get_submodule(name.rpartition(".")[0]), model.get_parameter(name)
+    module = model.get_submodule(name.rpartition(".")[0])
+    parameter = model.get_parameter(name)
     if isinstance(module, nn.Linear | nn.Embedding):
         return parameter.ndim > 1
     return parameter.ndim > 1 and parameter.shape[-1] > 1
@@ -282,7 +293,8 @@ def loss_sum(logits_BTV: Tensor, labels_BT: Tensor, weights_BT: Tensor | None = 
     ``torch.nn.functional.linear_cross_entropy`` would not hold all logits, but torch 2.13 adds up
     the loss of bf16 inputs in bf16: of 4,096 tokens it is 3.6 % off.
     """
-    logits, labels = logits_BTV.flatten(0, -2).float(), labels_BT.flatten()
+    logits = logits_BTV.flatten(0, -2).float()
+    labels = labels_BT.flatten()
     if weights_BT is None:
         return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
     losses = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")
@@ -309,8 +321,10 @@ class OnDevice:
             key: to_device_async(value, self.device) if isinstance(value, Tensor) else value
             for key, value in options.items()
         }
-        decoder, tokens = self.decoder, to_device_async(tokens, self.device)
-        length, more = tokens.shape[1], -tokens.shape[1] % self.multiple
+        decoder = self.decoder
+        tokens = to_device_async(tokens, self.device)
+        length = tokens.shape[1]
+        more = -tokens.shape[1] % self.multiple
         fits = not decoder.reads_length and length + more <= (decoder.reach or math.inf)
         if more and fits and decoder.random is None and not moved.keys() - {"sampler"}:
             return decoder(F.pad(tokens, (0, more)), **moved)[:, :length]
@@ -319,7 +333,8 @@ class OnDevice:
 
 def rate(step: int, optim: Optim) -> float:
     """The learning rate of ``step + 1`` over ``optim.lr``: linear warm-up, plateau, decay."""
-    warmup, decay = optim.warmup * optim.max_steps, optim.decay * optim.max_steps
+    warmup = optim.warmup * optim.max_steps
+    decay = optim.decay * optim.max_steps
     if step < warmup:
         return (step + 1) / (warmup + 1)
     begun = step - (optim.max_steps - decay)

@@ -58,18 +58,24 @@ class Devices:
 
 def devices_of(cfg: DictConfig, task: Task) -> Devices:
     """The devices of the trainer section, or :data:`ASSUMED` ones without a GPU of a known peak."""
-    trainer, count = cfg.trainer, cfg.trainer.devices * cfg.trainer.nodes
-    on_cpu, gpu = trainer.accelerator == "cpu", torch.cuda.is_available()
+    trainer = cfg.trainer
+    count = cfg.trainer.devices * cfg.trainer.nodes
+    on_cpu = trainer.accelerator == "cpu"
+    gpu = torch.cuda.is_available()
     on_gpu = gpu and not on_cpu
     device = torch.device("cuda" if on_gpu else "cpu")
     numbers = precision(trainer.precision, trainer.accelerator)
     if trainer.precision == "auto" and not (on_cpu or gpu):
         numbers = "bf16-mixed"  # as on the GPU that is assumed
-    fp32, accumulate = numbers == "32-true", micro_batches(cfg, task)
-    rows, sharded = max(task.optim.batch // count // accumulate, 1), trainer.strategy == "fsdp"
-    peak, name = peak_flops(device, fp32), machine_name(device)
+    fp32 = numbers == "32-true"
+    accumulate = micro_batches(cfg, task)
+    rows = max(task.optim.batch // count // accumulate, 1)
+    sharded = trainer.strategy == "fsdp"
+    peak = peak_flops(device, fp32)
+    name = machine_name(device)
     if not peak:
-        peak, name = PEAKS[ASSUMED][fp32], f"{ASSUMED} (assumed)"
+        peak = PEAKS[ASSUMED][fp32]
+        name = f"{ASSUMED} (assumed)"
     memory = torch.cuda.get_device_properties(device).total_memory if on_gpu else CARD
     return Devices(count, sharded, numbers, rows, accumulate, name, peak, memory, on_cpu)
 
@@ -83,7 +89,8 @@ def flops_per_token(decoder: Decoder, task: Task, recompute: bool) -> float:
     """FLOPs of a training step: 6 a trainable parameter of the matrices, 4 a frozen one, and
     6 · layers · C · T of causal attention; with ``recompute`` the blocks' forward pass once more.
     """
-    length, head = task.arch.train_length, 2 * decoder.head.weight.numel()
+    length = task.arch.train_length
+    head = 2 * decoder.head.weight.numel()
     again = decoder.forward_flops_per_token(length) - head if recompute else 0
     return decoder.flops_per_token(length) + again
 
@@ -98,7 +105,8 @@ def matmul_rate() -> float:
     few.
     """
     size = 1024
-    a, b = torch.randn(size, size), torch.randn(size, size)
+    a = torch.randn(size, size)
+    b = torch.randn(size, size)
     times = []
     for _ in range(8):
         began = time.perf_counter()
@@ -109,9 +117,12 @@ def matmul_rate() -> float:
 
 def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> dict[str, float]:
     """Bytes of one device, part by part, by the formula above; only weights without training."""
-    p, w = 2 if devices.precision == "bf16-true" else 4, 4 if devices.precision == "32-true" else 2
+    p = 2 if devices.precision == "bf16-true" else 4
+    w = 4 if devices.precision == "32-true" else 2
     shards = devices.count if devices.sharded else 1
-    parameters, blocks, arch = list(decoder.parameters()), decoder.blocks(), task.arch
+    parameters = list(decoder.parameters())
+    blocks = decoder.blocks()
+    arch = task.arch
     trainable = sum(x.numel() for x in parameters if x.requires_grad)
     parts = {"weights": sum(x.numel() * min(p, x.element_size()) for x in parameters) / shards}
     if devices.precision == "bf16-mixed":
@@ -122,12 +133,14 @@ def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> d
         sizes = [sum(x.numel() for x in block.parameters()) for block in blocks]
         parts["gathered weights"] = p * (decoder.parameter_count() - sum(sizes) + 2 * max(sizes))
     if task.trains:
-        BT, Hd = devices.rows * arch.train_length, arch.heads * arch.head_dim
+        BT = devices.rows * arch.train_length
+        Hd = arch.heads * arch.head_dim
         read = arch.width + Hd + arch.key_heads * arch.head_dim
         plain = 16 * arch.width + 2 * w * read + 4 * w * arch.ffn
         idle = [not hasattr(block.position, "update_net") for block in blocks]  # not as TAPE
         updates = [b.updates_state and not i for b, i in zip(blocks, idle, strict=True)]
-        state, state_input = (8 + 3 * w) * Hd + 8 * arch.heads**2, (4 + w) * Hd + 4 * arch.heads**2
+        state = (8 + 3 * w) * Hd + 8 * arch.heads**2
+        state_input = (4 + w) * Hd + 4 * arch.heads**2
         pairs = [5 * arch.heads * arch.train_length * is_explicit(b, w, devices) for b in blocks]
         layers = [plain + state * u + pair for u, pair in zip(updates, pairs, strict=True)]
         inputs = len(blocks) * p * arch.width + state_input * sum(updates)
@@ -142,10 +155,13 @@ def is_explicit(block: Block, width: int, devices: Devices) -> bool:
     """Whether attention keeps something for each pair of tokens: probabilities or a bias. The
     encoding is asked on tensors without storage.
     """
-    position, arch = block.position, block.position.arch
-    T, heads = arch.train_length, arch.key_heads if position.grouped_keys else arch.heads
+    position = block.position
+    arch = block.position.arch
+    T = arch.train_length
+    heads = arch.key_heads if position.grouped_keys else arch.heads
     with torch.device("meta"):
-        x, places = torch.empty(1, T, arch.width), Places.at(torch.empty(1, T))
+        x = torch.empty(1, T, arch.width)
+        places = Places.at(torch.empty(1, T))
         q, k = (torch.empty(1, T, h, arch.head_dim) for h in (arch.heads, heads))
         state = position.start(places)
         q, k = position.rotate(q, k, x, state, places)

@@ -136,9 +136,12 @@ def train_and_evaluate(
     run: Run, watch: ProcessWatch, further: Sequence[Callback]
 ) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
-    task, directory, start = run.task, run.directory, run.directory.start
+    task = run.task
+    directory = run.directory
+    start = run.directory.start
     cfg = directory.cfg
-    parameters, positional = run.decoder.parameter_count(), run.decoder.positional_count()
+    parameters = run.decoder.parameter_count()
+    positional = run.decoder.positional_count()
     part = f" ({positional:,} of them positional)" if positional else ""
     log.info("%s\n  %s parameters%s in %s", directory.name, f"{parameters:,}", part, directory.path)
     if run.decoder.adaptation and task.trains:
@@ -185,7 +188,9 @@ def save_results(
     run: Run, trainer: Trainer, module: LanguageModule, seconds: dict[str, float]
 ) -> dict[str, Any]:
     """Save and send all results; return the record, which only the first process has."""
-    directory, evaluation, step = run.directory, module.evaluation, trainer.global_step
+    directory = run.directory
+    evaluation = module.evaluation
+    step = trainer.global_step
     if not trainer.is_global_zero:
         return {}
     images = save_artifacts(directory, evaluation)
@@ -205,7 +210,9 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     """Write heatmap and patterns (PNG and NPZ) and tables (JSON); return the images."""
     from tape_exp.drawing.plots import grids, run_matrices
 
-    cfg, folder, images = directory.cfg, directory.artifacts, []
+    cfg = directory.cfg
+    folder = directory.artifacts
+    images = []
     model = display_name(cfg.model.name)
     title = f"{model} on {task_title(cfg.task)}, scale {cfg.scale.name}, seed {cfg.seed}"
     if evaluation.heatmap is not None:
@@ -224,8 +231,11 @@ def run_record(
     run: Run, trainer: Trainer, module: LanguageModule, seconds: dict[str, float]
 ) -> dict[str, Any]:
     """The record of the run, with the seconds of its training and, in that, its checkpoints."""
-    task, decoder, evaluation = run.task, run.decoder, module.evaluation
-    steps, start = trainer.global_step, run.directory.start
+    task = run.task
+    decoder = run.decoder
+    evaluation = module.evaluation
+    steps = trainer.global_step
+    start = run.directory.start
     trained = peft.trained(decoder) if task.trains else []
     optional = {
         "compiled": module.compiled,
@@ -268,7 +278,8 @@ def check_finite(metrics: dict[str, float], lr: float) -> None:
 
 def log_result(directory: RunDirectory, module: LanguageModule, images: list[Path]) -> None:
     """Log heatmap, metrics with their standard errors (SE), and where the files are."""
-    evaluation, every = module.evaluation, module.validation | module.evaluation.metrics
+    evaluation = module.evaluation
+    every = module.validation | module.evaluation.metrics
     if evaluation.heatmap is not None:
         with suppress(OSError):  # the run is DONE, whether or not somebody can read this
             print_heatmaps({directory.cfg.model.name: evaluation.heatmap})

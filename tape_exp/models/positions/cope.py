@@ -39,7 +39,9 @@ class CoPE(PositionEncoding):
         self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Dense:
         """q_i·e[p_ij], interpolated between whole counts: (B, H, T, S)."""
-        q_BHTD, k_BHSD, e_PD = q_BTHD.transpose(1, 2), k_BSHD.transpose(1, 2), precise(self.e)
+        q_BHTD = q_BTHD.transpose(1, 2)
+        k_BHSD = k_BSHD.transpose(1, 2)
+        e_PD = precise(self.e)
         logits_BHTS = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.shape[-1])
         gates_BHTS = logits_BHTS.sigmoid().tril(k_BHSD.shape[2] - q_BHTD.shape[2])
         counts_BHTS = gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=len(e_PD) - 1)

@@ -75,9 +75,11 @@ class FIRE(PositionEncoding):
         unit: the same as :meth:`mlp` for a third of its time where a CPU has a million pairs.
         """
         outer = precise(self.outer.weight)
-        weight, shift = precise(self.inner.weight[:, 0]), precise(self.inner.bias)
+        weight = precise(self.inner.weight[:, 0])
+        shift = precise(self.inner.bias)
         bends, order = (-shift / weight).detach().sort()
-        unit, piece = torch.arange(len(bends)), torch.arange(len(bends) + 1)[:, None]
+        unit = torch.arange(len(bends))
+        piece = torch.arange(len(bends) + 1)[:, None]
         active = torch.where(weight[order] >= 0, unit < piece, unit >= piece).to(outer.dtype)
         slopes = (outer * weight)[:, order] @ active.T
         offsets = (outer * shift)[:, order] @ active.T + precise(self.outer.bias)[:, None]

@@ -47,7 +47,8 @@ class GRAPE(RoPE):
     ) -> None:
         super().__init__(arch, **settings)
         self.scaling.refuse_lengths()
-        self.planes, self.phase = planes, phase
+        self.planes = planes
+        self.phase = phase
         self.cacheable = phase == "index"  # else a sum over all tokens so far
         self.r = nn.Parameter(torch.zeros(arch.head_dim // 2))
         if planes == "learned":

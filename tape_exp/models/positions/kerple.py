@@ -74,5 +74,6 @@ class BAM(PositionEncoding):
         self.beta = nn.Parameter(torch.zeros(arch.heads))
 
     def bias(self, *_: Any) -> ByDistance:
-        alpha, beta = precise(self.alpha)[:, None], precise(self.beta)[:, None]
+        alpha = precise(self.alpha)[:, None]
+        beta = precise(self.beta)[:, None]
         return ByDistance(lambda distance: -alpha.exp() * (distance + EPSILON) ** beta)

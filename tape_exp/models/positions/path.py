@@ -67,7 +67,8 @@ class PaTH(PositionEncoding):
     def bias(
         self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Biases:
-        (T, H, D), size = q_BTHD.shape[1:], min(BLOCK, q_BTHD.shape[1])
+        (T, H, D) = q_BTHD.shape[1:]
+        size = min(BLOCK, q_BTHD.shape[1])
         w_BTKD, beta_BTK = self.path(x_BTC)
         q, k, w, beta = (
             F.pad(x.transpose(1, 2), (0, 0, 0, -T % size)).unflatten(2, (-1, size))
@@ -78,9 +79,12 @@ class PaTH(PositionEncoding):
         U = torch.linalg.solve_triangular(
             mixed, torch.diag_embed(beta[..., 0]), upper=False, left=False, unitriangular=True
         )
-        reached, along = (w @ k.mT).tril(-1), (q @ w.mT).tril() @ U
+        reached = (w @ k.mT).tril(-1)
+        along = (q @ w.mT).tril() @ U
         own = -(along @ reached)  # of queries and keys of one block
-        passed, keys, U_w = q - along @ w, k - (U @ reached).mT @ w, U @ w
+        passed = q - along @ w
+        keys = k - (U @ reached).mT @ w
+        U_w = U @ w
         blocks = k.shape[2]
         columns: list[Tensor] = []
         v = later_q = q.new_empty(*q.shape[:2], 0, D)  # of the queries after a block
@@ -102,7 +106,8 @@ class PaTH(PositionEncoding):
 
 def convolved(x_BTE: Tensor, taps_NE: Tensor) -> Tensor:
     """Σ_n taps_n · what the token n before each one brings, (B, T, E)."""
-    T, reach = x_BTE.shape[1], len(taps_NE) - 1
+    T = x_BTE.shape[1]
+    reach = len(taps_NE) - 1
     padded = F.pad(x_BTE, (0, 0, reach, 0))
     parts = (padded[:, reach - n : reach - n + T] * tap for n, tap in enumerate(taps_NE))
     return sum(parts, x_BTE.new_zeros(()))

@@ -36,7 +36,8 @@ class ReRoPE(RoPE):
         self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Dense:
         """(B, H, T, S): the logit at distance w less that of RoPE, 0 where RoPE's is right."""
-        positions_BT1, keys_BS1 = places.positions[..., None], places.key_positions[..., None]
+        positions_BT1 = places.positions[..., None]
+        keys_BS1 = places.key_positions[..., None]
         far_q_BTHD = apply_rotary(q_BTHD, self.rotations(self.farthest - positions_BT1))
         far_k_BSHD = apply_rotary(k_BSHD, self.rotations(-keys_BS1))
         heads = q_BTHD.shape[2]

@@ -126,10 +126,13 @@ class RoPE(PositionEncoding):
         """θ_m in ``like``'s dtype and on its device, (d/2,), or (B, 1, 1, d/2) where it depends on
         the lengths of rows, (1 or B,); and the factor on q and k.
         """
-        scaling, d = self.scaling, self.arch.head_dim
-        original, s = self.original_length, self.stretch
+        scaling = self.scaling
+        d = self.arch.head_dim
+        original = self.original_length
+        s = self.stretch
         numbers: Any = {"device": like.device, "dtype": like.dtype}
-        powers, method = torch.arange(0, d, 2, **numbers) / d, scaling.method
+        powers = torch.arange(0, d, 2, **numbers) / d
+        method = scaling.method
         plain = self.theta**-powers
         if method == "none" or (scaling.when == "evaluation" and self.training):
             return plain, 1.0
@@ -147,17 +150,21 @@ class RoPE(PositionEncoding):
         if method == "linear" or s == 1:
             return plain / s, 1.0
         if method == "llama3":
-            low, high = scaling.low_frequency, scaling.high_frequency
+            low = scaling.low_frequency
+            high = scaling.high_frequency
             turns = original * plain / (2 * math.pi)
-            kept, magnitude = (turns - low) / (high - low), 1.0
+            kept = (turns - low) / (high - low)
+            magnitude = 1.0
         else:  # of yarn, by the number of the pair that turns so often
             first, last = (
                 d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
                 for turns in (scaling.beta_fast, scaling.beta_slow)
             )
             if scaling.truncate:
-                first, last = math.floor(first), math.ceil(last)
-            first, last = max(first, 0), min(last, d - 1)
+                first = math.floor(first)
+                last = math.ceil(last)
+            first = max(first, 0)
+            last = min(last, d - 1)
             kept = 1 - (torch.arange(d // 2, **numbers) - first) / (last - first or 1e-3)
             magnitude = self.attention_factor
         kept = kept.clamp(0, 1)
@@ -247,8 +254,10 @@ class ApplyRotary(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        (x, state), g = ctx.saved_tensors, grad.chunk(2, -1)
-        of_x, of_state = None, None
+        (x, state) = ctx.saved_tensors
+        g = grad.chunk(2, -1)
+        of_x = None
+        of_state = None
         if ctx.needs_input_grad[0]:
             of_x = torch.cat(product(g, state.unbind(-2), conjugate=True), -1)
         if ctx.needs_input_grad[1]:
@@ -261,5 +270,7 @@ def product(
     x: Sequence[Tensor], y: Sequence[Tensor], conjugate: bool = False
 ) -> tuple[Tensor, Tensor]:
     """x y, or x ȳ, of complex numbers given and returned as real and imaginary part."""
-    (a, b), (c, d), sign = x, y, -1 if conjugate else 1
+    (a, b) = x
+    (c, d) = y
+    sign = -1 if conjugate else 1
     return torch.addcmul(a * c, b, d, value=-sign), torch.addcmul(b * c, a, d, value=sign)

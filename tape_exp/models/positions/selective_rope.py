@@ -58,8 +58,10 @@ class SelectiveRoPE(PositionEncoding):
         super().__init__(arch)
         self.rope = RoPE(arch, theta, scaling)  # for θ_m
         self.rope.scaling.refuse_lengths()
-        self.silu, self.begins_as_rope = silu, start == "rope"
-        K, pairs = arch.key_heads, arch.head_dim // 2
+        self.silu = silu
+        self.begins_as_rope = start == "rope"
+        K = arch.key_heads
+        pairs = arch.head_dim // 2
         self.down = nn.Parameter(torch.empty(rank, arch.width))
         self.up = nn.Parameter(torch.empty(K * pairs, rank))
         self.taps = nn.Parameter(torch.empty(taps, K * pairs))  # of this token, the one before, …

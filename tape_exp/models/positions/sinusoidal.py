@@ -21,7 +21,8 @@ class Sinusoidal(PositionEncoding):
 
     def __init__(self, arch: Arch, theta: Theta = 10_000.0, scale: Positive = 0.02) -> None:
         super().__init__(arch)
-        self.theta, self.scale = theta, scale
+        self.theta = theta
+        self.scale = scale
 
     def embed(self, x_BTC: Tensor, places: Places) -> Tensor:
         C = self.arch.width

@@ -31,7 +31,8 @@ class T5(PositionEncoding):
                 f"model.max_distance={max_distance} must be above half of model.buckets={buckets}."
             )
         super().__init__(arch)
-        self.buckets, self.max_distance = buckets, max_distance
+        self.buckets = buckets
+        self.max_distance = max_distance
         self.table = nn.Parameter(torch.empty(buckets, arch.heads))
 
     def bias(self, *_: Any) -> ByDistance:

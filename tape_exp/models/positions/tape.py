@@ -63,8 +63,10 @@ class TAPE(RoPE):
     ) -> None:
         super().__init__(arch, theta, scaling)
         self.unit = unit
-        self.psi_input, self.head_mixing = psi_input, head_mixing
-        self.attention, self.feed_forward = attention, feed_forward
+        self.psi_input = psi_input
+        self.head_mixing = head_mixing
+        self.attention = attention
+        self.feed_forward = feed_forward
         self.update_net = nn.ParameterDict()
         self._make_weights(arch.heads, intermediate * arch.heads)
 

@@ -103,7 +103,8 @@ class HouseholderTAPE(TensorTAPE):
         names = ("down", "up", "up_apart")
         down, up, up_apart = (self.update_net[name].to(state.dtype) for name in names)
         inner = x_BTC.to(state.dtype) @ down.T
-        a, b = inner @ up.T, inner @ up_apart.T
+        a = inner @ up.T
+        b = inner @ up_apart.T
         both = torch.stack([a, a + b], 2).unflatten(-1, (self.arch.heads, self.M, self.R))
         E = state.expand(*x_BTC.shape[:2], self.arch.heads, -1, -1, -1)
         rows = torch.einsum("btnhml,bthmlr->btnhmr", both, E)

@@ -69,9 +69,13 @@ class TensorTAPE(TAPE):
             raise ConfigError(f"model.L=4 needs heads of 4, 8, … channels, not {arch.head_dim}.")
         if not equivariant and (weights == "full" or R == 1):
             raise ConfigError("model.equivariant=false needs model.weights=heads and R above 1.")
-        self.initial, self.weights, self.equivariant = initial, weights, equivariant
+        self.initial = initial
+        self.weights = weights
+        self.equivariant = equivariant
         # A block has the two channels of a rotation, or one for each of its L vectors.
-        self.L, self.R, self.M = L, R, arch.head_dim // max(L, 2)
+        self.L = L
+        self.R = R
+        self.M = arch.head_dim // max(L, 2)
         super().__init__(arch, **settings)
         if self.unit:
             raise ConfigError("model.unit=true is for model=tape.")
@@ -90,7 +94,8 @@ class TensorTAPE(TAPE):
             matrices = as_matrices(super().start(places)[..., ::every])
             size = min(self.L / 2, 1) ** 0.5  # one vector of all four numbers has norm √2
             return size * matrices.flatten(-2).unflatten(-1, (self.L, self.R))
-        M, pairs = self.M, self.R // 2
+        M = self.M
+        pairs = self.R // 2
         positions_BT = places.positions
         # Multiples of the golden ratio modulo 1 spread evenly, however many are taken.
         spread = (torch.arange(1, M * pairs + 1, dtype=torch.float64) * 0.6180339887498949) % 1

@@ -52,7 +52,8 @@ class Wall(PositionEncoding):
         padded = [F.pad(x, (0, 0, 0, -T % size)) for x in (q, k, log_f)]
         length = padded[0].shape[2]
         blocks = [x.unflatten(2, (-1, size)) for x in padded]
-        earlier, rows = k[:, :, :0], []
+        earlier = k[:, :, :0]
+        rows = []
         for q_c, k_c, log_f_c, logits in zip(
             *(x.unbind(2) for x in (*blocks, _within(*blocks))), strict=True
         ):

@@ -48,9 +48,11 @@ class XPos(RoPE):
     def rotate(
         self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Rotated:
-        rotation, scale = state[..., :2, :], state[..., 2:, :]
+        rotation = state[..., :2, :]
+        scale = state[..., 2:, :]
         return apply_rotary(q_BTHD, rotation * scale), apply_rotary(k_BTHD, rotation / scale)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        rotation, scale = state[..., :2, :], state[..., 2:, :]
+        rotation = state[..., :2, :]
+        scale = state[..., 2:, :]
         return as_matrices(rotation * scale), as_matrices(rotation / scale)

@@ -28,7 +28,8 @@ class BinaryAddition(SequenceTask):
         return 1 + 2 * (-(-n // 32) + 1)  # 32 bits more than a number has
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        bits, parts = 1 + rng.below(n - 2), rng.split(2)
+        bits = 1 + rng.below(n - 2)
+        parts = rng.split(2)
         (a, first), (b, second) = map(self.operand, (bits, n - 1 - bits), parts)
         return f"{first}{self.symbols[0]}{second}=", f"{self.result(a, b):b}"[::-1]
 
@@ -101,7 +102,8 @@ class Multiplication(SequenceTask):
         return 2 + 2 * (n // 9 + 2)  # two numbers, with 32 bits to spare
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        powers, swap = (10 ** (n - 1), 10 ** rng.below(n)), rng.below(2)
+        powers = (10 ** (n - 1), 10 ** rng.below(n))
+        swap = rng.below(2)
         drawn = zip(powers, rng.split(2), strict=True)
         factors = [power + part.large(9 * power) for power, part in drawn]
         first, second = factors[::-1] if swap else factors

@@ -22,7 +22,8 @@ class Dyck(SequenceTask):
     summary = "close the bracket that was opened last"
     unit = "pairs of brackets"
     symbols = "([)]"
-    tokens, numbers = (2, 0), (4, 0)
+    tokens = (2, 0)
+    numbers = (4, 0)
     ends = False
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
@@ -32,13 +33,17 @@ class Dyck(SequenceTask):
         share (h + 2) k / ((h + 1) r) of the words (Arnold and Sleep, 1980).
         """
         places, kinds = rng.split(2)
-        row, stack = "", ""
+        row = ""
+        stack = ""
         for left in range(2 * n, 0, -1):
-            depth, kind = len(stack), kinds.below(2)
+            depth = len(stack)
+            kind = kinds.below(2)
             if places.below((depth + 1) * left) < (depth + 2) * ((left - depth) // 2):
-                row, stack = row + "(["[kind], stack + ")]"[kind]
+                row = row + "(["[kind]
+                stack = stack + ")]"[kind]
             else:
-                row, stack = row + stack[-1], stack[:-1]
+                row = row + stack[-1]
+                stack = stack[:-1]
         return "", row
 
     def scored(self, answer: Sequence[str]) -> Sequence[bool]:
@@ -57,7 +62,8 @@ class ModularArithmetic(SequenceTask):
 
     summary = "the value of an expression with brackets, modulo 5"
     symbols = "01234+-*()="
-    tokens, numbers = (1, 2), (1, 0)
+    tokens = (1, 2)
+    numbers = (1, 0)
     longest = 2000  # as deep as Python recurses
     ends = False
 
@@ -92,7 +98,8 @@ class StackManipulation(SequenceTask):
 
     summary = "pop and push, and write down what is on the stack"
     symbols = ("|", "0", "1", "pop", "push0", "push1")
-    tokens, numbers = (2, 2), (1, 1)
+    tokens = (2, 2)
+    numbers = (1, 1)
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         bits = 1 + rng.below(max(n - 1, 1))

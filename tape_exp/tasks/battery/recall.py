@@ -2,7 +2,7 @@
 
 import string
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,13 +31,17 @@ class IndirectIndexing(SequenceTask):
     summary = "find a letter in a string, and the letter at a given distance from it"
     unit = "letters"
     symbols = "|+-123456789" + string.ascii_letters
-    tokens, numbers = (1, 5), (1, 3)
+    tokens = (1, 5)
+    numbers = (1, 3)
     shortest = 2
     ends = False
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        letters, asked, place = string.ascii_letters, rng.below(52), rng.below(n)
-        left, right = min(place, REACH), min(n - 1 - place, REACH)
+        letters = string.ascii_letters
+        asked = rng.below(52)
+        place = rng.below(n)
+        left = min(place, REACH)
+        right = min(n - 1 - place, REACH)
         shift = rng.below(left + right) - left
         shift += shift >= 0  # not the letter itself
         others = letters[:asked] + letters[asked + 1 :]
@@ -63,7 +67,8 @@ class AssociativeRecall(SequenceTask):
     summary = "recall the values of keys, asked for in another order"
     unit = "pairs"
     symbols = tuple(f"{kind}{i}" for kind in "kv" for i in range(WORDS))
-    tokens, numbers = (4, 0), (3, 0)
+    tokens = (4, 0)
+    numbers = (3, 0)
     longest = WORDS
     ends = False
 
@@ -111,7 +116,8 @@ class Induction(SequenceTask):
 
     summary = "recall the letter that followed the mark"
     symbols = "#abcdefghijklmno"
-    tokens, numbers = (1, 2), (1, 1)
+    tokens = (1, 2)
+    numbers = (1, 1)
     shortest = 2
     ends = False
 
@@ -138,10 +144,12 @@ class FlipFlop(SequenceTask):
     summary = "read the bit that was written last, among bits to ignore"
     unit = "instructions"
     symbols = "wir01"
-    tokens, numbers = (2, 0), (2, 0)
+    tokens = (2, 0)
+    numbers = (2, 0)
     shortest = 2
     ends = False
-    ignore, others = 0.8, {"sparse": 0.98, "dense": 0.1}  # p
+    ignore = 0.8
+    others: ClassVar[dict[str, float]] = {"sparse": 0.98, "dense": 0.1}  # ``ignore`` of each slice
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -149,12 +157,22 @@ class FlipFlop(SequenceTask):
             self.enough(self.trained_length, name)
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        random, row, written = rng.words(2 * n).tolist(), [], ""
+        random = rng.words(2 * n).tolist()
+        row = []
+        written = ""
         for i in range(n):
-            share, bit = random[2 * i] / 2**32, "01"[random[2 * i + 1] >> 31]
-            writes, ignores = i == 0 or share < (1 + self.ignore) / 2, share < self.ignore
-            kind = "r" if i == n - 1 else "i" if ignores and i else "w" if writes else "r"
-            written = bit if kind == "w" else written
+            share = random[2 * i] / 2**32
+            bit = "01"[random[2 * i + 1] >> 31]
+            writes = i == 0 or share < (1 + self.ignore) / 2
+            ignores = share < self.ignore
+            if i == n - 1:
+                kind = "r"
+            elif ignores and i:
+                kind = "i"
+            else:
+                kind = "w" if writes else "r"
+            if kind == "w":
+                written = bit
             row += [kind, written if kind == "r" else bit]
         return "", row
 
@@ -162,7 +180,8 @@ class FlipFlop(SequenceTask):
         return [i > 0 and answer[i - 1] == "r" for i in range(len(answer))]
 
     def test_rows(self, n: int, slice_: Any = None) -> Any:
-        usual, self.ignore = self.ignore, self.others.get(slice_, self.ignore)
+        usual = self.ignore
+        self.ignore = self.others.get(slice_, self.ignore)
         try:
             return super().test_rows(n, slice_)
         finally:

@@ -27,7 +27,8 @@ class Scan(SequenceTask):
     summary = "translate a command into actions"
     unit = "actions"
     symbols = ("->", *ACTIONS, *TURNS, *WORDS, *ACTIONS.values(), *TURNS.values())
-    tokens, numbers = (1, 11), (0, 1)  # a command has at most nine words
+    tokens = (1, 11)
+    numbers = (0, 1)  # a command has at most nine words
     longest = 48
 
     def has(self, n: int) -> bool:

@@ -20,7 +20,8 @@ class Copy(SequenceTask):
     summary = "repeat a string"
     unit = "letters"
     symbols = "|01"
-    tokens, numbers = (2, 2), (1, 0)
+    tokens = (2, 2)
+    numbers = (1, 0)
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         letters = rng.choice(self.symbols[1:], n)
@@ -74,5 +75,6 @@ class MissingDuplicate(SequenceTask):
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         hidden = rng.below(n // 2 * 2)
         string = rng.choice("01", n // 2) * 2
-        answer, string[hidden] = string[hidden], "_"
+        answer = string[hidden]
+        string[hidden] = "_"
         return [*string, *"." * (n % 2), "="], answer
