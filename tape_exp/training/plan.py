@@ -55,6 +55,21 @@ class Devices:
     memory: int  # bytes of one GPU
     cpu: bool
 
+    @property
+    def parameter_bytes(self) -> int:
+        """p of the formula."""
+        return 2 if self.precision == "bf16-true" else 4
+
+    @property
+    def activation_bytes(self) -> int:
+        """w of the formula."""
+        return 4 if self.precision == "32-true" else 2
+
+    @property
+    def shards(self) -> int:
+        """Among how many devices weights, gradients and AdamW are divided."""
+        return self.count if self.sharded else 1
+
 
 def devices_of(cfg: DictConfig, task: Task) -> Devices:
     """The devices of the trainer section, or :data:`ASSUMED` ones without a GPU of a known peak."""
@@ -117,38 +132,73 @@ def matmul_rate() -> float:
 
 def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> dict[str, float]:
     """Bytes of one device, part by part, by the formula above; only weights without training."""
-    p = 2 if devices.precision == "bf16-true" else 4
-    w = 4 if devices.precision == "32-true" else 2
-    shards = devices.count if devices.sharded else 1
-    parameters = list(decoder.parameters())
-    blocks = decoder.blocks()
-    arch = task.arch
-    trainable = sum(x.numel() for x in parameters if x.requires_grad)
-    parts = {"weights": sum(x.numel() * min(p, x.element_size()) for x in parameters) / shards}
+    parts = weight_bytes(decoder, devices, recompute)
+    if not task.trains:
+        return parts
+    trainable = sum(x.numel() for x in decoder.parameters() if x.requires_grad)
+    parts["gradients"] = devices.parameter_bytes * trainable / devices.shards
+    parts["AdamW"] = 2 * parts["gradients"]
+    tokens_of_a_pass = devices.rows * task.arch.train_length
+    parts["activations"] = tokens_of_a_pass * activation_bytes(decoder, devices, recompute)
+    most = most_logits(torch.device("cpu" if devices.cpu else "cuda"))
+    parts["logits"] = 12.0 * min(tokens_of_a_pass * task.arch.vocab, most)
+    return parts
+
+
+def weight_bytes(decoder: Decoder, devices: Devices, recompute: bool) -> dict[str, float]:
+    """Bytes of the weights, of their 16-bit copies, and of the layers that FSDP has gathered."""
+    p = devices.parameter_bytes
+    stored = sum(x.numel() * min(p, x.element_size()) for x in decoder.parameters())
+    parts = {"weights": stored / devices.shards}
     if devices.precision == "bf16-mixed":
         wide = [x for x in decoder.matrices() if x.ndim > 1 and x.dtype == torch.float32]
         copied = [x.numel() for x in wide if x.requires_grad or not recompute]
         parts["16-bit copies of the weights"] = 2.0 * sum(copied)
     if devices.sharded:
-        sizes = [sum(x.numel() for x in block.parameters()) for block in blocks]
-        parts["gathered weights"] = p * (decoder.parameter_count() - sum(sizes) + 2 * max(sizes))
-    if task.trains:
-        BT = devices.rows * arch.train_length
-        Hd = arch.heads * arch.head_dim
-        read = arch.width + Hd + arch.key_heads * arch.head_dim
-        plain = 16 * arch.width + 2 * w * read + 4 * w * arch.ffn
-        idle = [not hasattr(block.position, "update_net") for block in blocks]  # not as TAPE
-        updates = [b.updates_state and not i for b, i in zip(blocks, idle, strict=True)]
-        state = (8 + 3 * w) * Hd + 8 * arch.heads**2
-        state_input = (4 + w) * Hd + 4 * arch.heads**2
-        pairs = [5 * arch.heads * arch.train_length * is_explicit(b, w, devices) for b in blocks]
-        layers = [plain + state * u + pair for u, pair in zip(updates, pairs, strict=True)]
-        inputs = len(blocks) * p * arch.width + state_input * sum(updates)
-        parts |= {"gradients": p * trainable / shards, "AdamW": 2 * p * trainable / shards}
-        parts["activations"] = BT * (inputs + max(layers) if recompute else sum(layers))
-        most = most_logits(torch.device("cpu" if devices.cpu else "cuda"))
-        parts["logits"] = 12.0 * min(BT * arch.vocab, most)
+        layers = [sum(x.numel() for x in block.parameters()) for block in decoder.blocks()]
+        whole = decoder.parameter_count() - sum(layers)  # embedding, head and last norm
+        parts["gathered weights"] = p * (whole + 2 * max(layers))
     return parts
+
+
+def activation_bytes(decoder: Decoder, devices: Devices, recompute: bool) -> int:
+    """Bytes that a token's activations take in all layers."""
+    blocks = decoder.blocks()
+    layers = [layer_bytes(block, devices) for block in blocks]
+    if not recompute:
+        return sum(layers)
+    inputs = [input_bytes(block, devices) for block in blocks]
+    return sum(inputs) + max(layers)
+
+
+def layer_bytes(block: Block, devices: Devices) -> int:
+    """Bytes of a token's activations in a layer: norms, attention and SwiGLU, the update of a
+    state, and explicit attention's probabilities with a mask or bias.
+    """
+    arch = block.position.arch
+    w = devices.activation_bytes
+    queries = arch.heads * arch.head_dim
+    keys = arch.key_heads * arch.head_dim
+    kept = 16 * arch.width + 2 * w * (arch.width + queries + keys) + 4 * w * arch.ffn
+    if updates_a_state(block):
+        kept += (8 + 3 * w) * queries + 8 * arch.heads**2
+    if is_explicit(block, w, devices):
+        kept += 5 * arch.heads * arch.train_length
+    return kept
+
+
+def input_bytes(block: Block, devices: Devices) -> int:
+    """Bytes of a token's input to a layer, and of its state, which recomputing keeps."""
+    arch = block.position.arch
+    kept = devices.parameter_bytes * arch.width
+    if updates_a_state(block):
+        kept += (4 + devices.activation_bytes) * arch.heads * arch.head_dim + 4 * arch.heads**2
+    return kept
+
+
+def updates_a_state(block: Block) -> bool:
+    """Whether a layer makes another state, as TAPE's do but for the first."""
+    return block.updates_state and hasattr(block.position, "update_net")
 
 
 def is_explicit(block: Block, width: int, devices: Devices) -> bool:
