@@ -188,6 +188,33 @@ def make_profiler(name: str | None, folder: Path) -> Profiler | None:
     return None
 
 
+def cluster_environment() -> ClusterEnvironment:
+    """Where Lightning reads which process of the run it is: what the launcher has set."""
+    launcher = this_process().launcher
+    if launcher == "torchrun":
+        return TorchElasticEnvironment()
+    if launcher == "SLURM":
+        return SLURMEnvironment(auto_requeue=False)
+    return LightningEnvironment()
+
+
+def make_strategy(cfg: DictConfig) -> str | Strategy:
+    """How the devices of ``trainer`` share a run: FSDP, DDP, or Lightning's choice for one."""
+    devices = cfg.devices * cfg.nodes
+    timeout = timedelta(seconds=cfg.timeout)
+    if cfg.strategy == "fsdp":
+        return ModelParallelStrategy(
+            data_parallel_size=devices,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            timeout=timeout,
+        )
+    if devices > 1 or cfg.strategy == "ddp":
+        # Gradients are views of what DDP exchanges, which would otherwise hold each of them again.
+        return DDPStrategy(gradient_as_bucket_view=True, timeout=timeout)
+    return "auto"
+
+
 def make_trainer(
     cfg: DictConfig,
     task: Task,
@@ -202,38 +229,19 @@ def make_trainer(
     run's: the working directory may be that of another Lightning project.
     """
     cfg = cfg.trainer
-    launcher = this_process().launcher
-    devices = cfg.devices * cfg.nodes
-    timeout = timedelta(seconds=cfg.timeout)
-    surroundings: ClusterEnvironment = LightningEnvironment()
-    if launcher == "torchrun":
-        surroundings = TorchElasticEnvironment()
-    elif launcher == "SLURM":
-        surroundings = SLURMEnvironment(auto_requeue=False)
-    strategy: str | Strategy = "auto"
-    if cfg.strategy == "fsdp":
-        strategy = ModelParallelStrategy(
-            data_parallel_size=devices,
-            tensor_parallel_size=1,
-            save_distributed_checkpoint=False,
-            timeout=timeout,
-        )
-    elif devices > 1 or cfg.strategy == "ddp":
-        # Gradients are views of what DDP exchanges, which would otherwise hold each of them again.
-        strategy = DDPStrategy(gradient_as_bucket_view=True, timeout=timeout)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = Trainer(
             accelerator=cfg.accelerator,
             devices=cfg.devices,
             num_nodes=cfg.nodes,
-            strategy=strategy,
+            strategy=make_strategy(cfg),
             precision=precision(cfg.precision, cfg.accelerator),  # type: ignore[arg-type]
             logger=False,
             callbacks=callbacks,
             profiler=make_profiler(cfg.profiler, folder),
             default_root_dir=folder,
-            plugins=[SafeCheckpointIO(), surroundings],
+            plugins=[SafeCheckpointIO(), cluster_environment()],
             max_epochs=-1,
             max_steps=task.optim.max_steps,
             accumulate_grad_batches=accumulate,

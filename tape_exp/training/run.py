@@ -136,29 +136,17 @@ def train_and_evaluate(
     run: Run, watch: ProcessWatch, further: Sequence[Callback]
 ) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
-    task = run.task
-    directory = run.directory
-    start = run.directory.start
-    cfg = directory.cfg
-    parameters = run.decoder.parameter_count()
-    positional = run.decoder.positional_count()
-    part = f" ({positional:,} of them positional)" if positional else ""
-    log.info("%s\n  %s parameters%s in %s", directory.name, f"{parameters:,}", part, directory.path)
-    if run.decoder.adaptation and task.trains:
-        trained = sum(p.numel() for _, p in peft.trained(run.decoder))
-        log.info("  %s of them are trained", f"{trained:,}")
-    for sentence in cautions(cfg, task, run.decoder, start):
-        log.warning("%s", sentence)
+    announce(run)
     attention.CHOICES.clear()
-    partial = run.decoder.adaptation is not None and run.decoder.adaptation.partial
-    base = base_of(start) if start and partial else None
-    module = LanguageModule(run.decoder, task, cfg, directory.hash, base)
+    directory = run.directory
+    cfg = directory.cfg
+    module = make_module(run)
     every = (cfg.trainer.checkpoint_every, run.validate_every, cfg.trainer.log_every)
     saving = Checkpoints(directory.checkpoints, *every, run.preemption)
     # The report of a step comes before its checkpoint: a resumed run would not repeat it.
     callbacks = [StepReport(cfg.trainer.log_every), watch, saving, *further]
     rhythm = (run.accumulate, run.validate_every)
-    trainer = from_config.make_trainer(cfg, task, *rhythm, directory.path, callbacks)
+    trainer = from_config.make_trainer(cfg, run.task, *rhythm, directory.path, callbacks)
     from_config.meet(trainer, module)  # the first may have had to clear the run's folder
     checkpoint, step = newest(directory.checkpoints, directory.hash, cfg.trainer.strategy == "fsdp")
     if checkpoint:
@@ -166,22 +154,55 @@ def train_and_evaluate(
     run.loggers.extend(make_loggers(cfg, directory, run.clock, step))
     trainer.loggers = run.loggers
     send_settings(run.loggers, directory)
-
-    if task.trains:
-        trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
-        if trainer.interrupted:
-            raise KeyboardInterrupt
-        saving.save(trainer)
-        run.preemption.defer_signals(False)
-        # The record has the validation of the last step. It is missing where the last step is
-        # between two validations, and where an earlier process made it.
-        if task.optim.max_steps % run.validate_every or not module.validation:
-            trainer.validate(module, task, verbose=False)
-    elif start is None:
+    if run.task.trains:
+        fit(run, trainer, module, saving, checkpoint)
+    elif directory.start is None:
         log.info("No checkpoint= is given, so that an untrained model is evaluated.")
     seconds = {"training": run.clock.seconds(), "checkpoints": saving.seconds}
-    trainer.test(module, task, verbose=False)
+    trainer.test(module, run.task, verbose=False)
     return save_results(run, trainer, module, seconds)
+
+
+def announce(run: Run) -> None:
+    """Log which model trains where, and what to be careful about."""
+    directory = run.directory
+    parameters = run.decoder.parameter_count()
+    positional = run.decoder.positional_count()
+    part = f" ({positional:,} of them positional)" if positional else ""
+    log.info("%s\n  %s parameters%s in %s", directory.name, f"{parameters:,}", part, directory.path)
+    if run.decoder.adaptation and run.task.trains:
+        trained = sum(p.numel() for _, p in peft.trained(run.decoder))
+        log.info("  %s of them are trained", f"{trained:,}")
+    for sentence in cautions(directory.cfg, run.task, run.decoder, directory.start):
+        log.warning("%s", sentence)
+
+
+def make_module(run: Run) -> LanguageModule:
+    """The decoder as Lightning trains it; one that keeps only what it adapts knows its base."""
+    start = run.directory.start
+    adaptation = run.decoder.adaptation
+    partial = adaptation is not None and adaptation.partial
+    base = base_of(start) if start and partial else None
+    return LanguageModule(run.decoder, run.task, run.directory.cfg, run.directory.hash, base)
+
+
+def fit(
+    run: Run,
+    trainer: Trainer,
+    module: LanguageModule,
+    saving: Checkpoints,
+    checkpoint: Path | None,
+) -> None:
+    """Train to the last step, save it, and validate it."""
+    trainer.fit(module, run.task, ckpt_path=checkpoint, weights_only=True)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    saving.save(trainer)
+    run.preemption.defer_signals(False)
+    # The record has the validation of the last step. It is missing where the last step is between
+    # two validations, and where an earlier process made it.
+    if run.task.optim.max_steps % run.validate_every or not module.validation:
+        trainer.validate(module, run.task, verbose=False)
 
 
 def save_results(
