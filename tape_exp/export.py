@@ -100,7 +100,8 @@ def export_adapter(loaded: Loaded, folder: Path, base: str, name: str) -> None:
     both = (local / "config.json").is_file() and base_folder.is_dir()
     if both and fingerprint(local) != fingerprint(base_folder):
         raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
-    method, own = loaded.config["peft"], loaded.config["model"]["scaling"]
+    method = loaded.config["peft"]
+    own = loaded.config["model"]["scaling"]
     of_run = None if base_folder.is_dir() else run_config(base_folder)
     scaling = of_run.model.scaling if of_run else read_config(base_folder).scaling
     moved = method["interpolation"] != 1 or method["theta"] is not None
@@ -118,7 +119,9 @@ def model_card(head: str, record: dict[str, Any], parameters: int, command: str)
         parameters: of the model, with adapters merged.
         command: that makes the run again.
     """
-    config, git, metrics = record["config"], record["git"], record["metrics"]
+    config = record["config"]
+    git = record["git"]
+    metrics = record["metrics"]
     if record.get("llama") and "tokenizer" in config["task"]:  # the Llama brought its own
         settings = config["task"]["tokenizer"].items()
         used = {key: value for key, value in settings if key not in ("kind", "vocab")}

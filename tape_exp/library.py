@@ -100,7 +100,8 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
         ConfigError: there is no such task, its tokens are not the model's, an override does not
             concern the evaluation, or a decoder comes without its task.
     """
-    decoder, facts = model.model if isinstance(model, Loaded) else model, {}
+    decoder = model.model if isinstance(model, Loaded) else model
+    facts = {}
     if isinstance(model, Loaded):
         if task is not None:
             raise ConfigError("evaluate takes task= of a decoder; of a run it takes overrides.")
@@ -117,7 +118,8 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
         raise ConfigError("evaluate takes a run, or a decoder and task=, as te.build gives them.")
     if task.arch.vocab > decoder.arch.vocab:
         raise ConfigError(f"the task has {task.arch.vocab} tokens, the model {decoder.arch.vocab}.")
-    training, device = decoder.training, decoder.head.weight.device
+    training = decoder.training
+    device = decoder.head.weight.device
     on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
     with torch.no_grad():
         evaluation = task.evaluate(on_device, track)
@@ -171,7 +173,8 @@ def compare(
         values = [f"{key.rpartition('.')[2]}={keys[key]}" for key in differing if key in keys]
         label = name if names.count(name) == 1 else ", ".join([name, *values])
         rows[label if label not in rows else f"{label} ({len(rows) + 1})"] = one
-    config, table = records[0]["config"], _table(records)
+    config = records[0]["config"]
+    table = _table(records)
     for key in differing:
         if (column := key.removeprefix("task.")) not in table:
             table.insert(3, column, [flat(one["config"]).get(key) for one in records])

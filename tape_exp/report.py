@@ -102,7 +102,8 @@ def runs_table(records: Sequence[Record]) -> str:
     """Every run with its result and the command that makes it again, the newest first."""
     rows = []
     for run in sorted(records, key=lambda run: run["started"], reverse=True):
-        config, metrics = run["config"], run["metrics"]
+        config = run["config"]
+        metrics = run["metrics"]
         results = [*filter(is_result, metrics)]
         name = next((m for m in results if not m.startswith("val/")), results[0])
         what = [display_name(config["model"]["name"]), task_title(config["task"]), config["scale"]]

@@ -143,7 +143,8 @@ class Board(View):
 
     def leads_table(self) -> Table:
         """The paired difference of each model to RoPE on each task."""
-        theirs, rows = self.scores.get(RIVAL, {}), {}
+        theirs = self.scores.get(RIVAL, {})
+        rows = {}
         for model in (model for model in self.order if model != RIVAL):
             shared = self.scores[model].keys() & theirs.keys()
             rows[model] = {task: lead(self.scores[model][task], theirs[task]) for task in shared}
@@ -166,10 +167,12 @@ class Board(View):
         return self._table(rows, caption)
 
     def _rate(self, model: str, task: str) -> Cell:
-        rate, entry = self.choices.get((model, task)), self.entries[task]
+        rate = self.choices.get((model, task))
+        entry = self.entries[task]
         if rate is None:
             return None
-        rates, tried = [*self.artifact.rows["rate"]], self.tried[model, task]
+        rates = [*self.artifact.rows["rate"]]
+        tried = self.tried[model, task]
         trained = {r: run["metrics"].get(entry.trained) for r, run in tried.items()}
         as_good = [
             r for r, n in trained.items() if n is not None and n >= (trained[rate] or 0) - ALIKE

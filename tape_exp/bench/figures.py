@@ -23,7 +23,8 @@ def heatmap(board: Board, path: Path) -> Path:
     """Encodings downward, the best rank first, and what guessing reaches; tasks to the right. What
     has not run is blank.
     """
-    models, tasks = board.order, [*board.entries]
+    models = board.order
+    tasks = [*board.entries]
     scores = [board.scores[model] for model in models]
     numbers = [[row[task].number if task in row else np.nan for task in tasks] for row in scores]
     values = np.array([*numbers, [board.guesses.get(task, np.nan) for task in tasks]])

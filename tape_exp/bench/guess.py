@@ -33,7 +33,8 @@ def _rows(task: SequenceTask, length: int, count: int, part: str) -> Rows:
     key = seed_for(0, "guess", part)
     rows = list(task.rows(key, 0, count, [length], task.draws(length)))
     batch = padded(rows, task.width(length))
-    inputs, labels = batch["inputs"].numpy(), batch["labels"].numpy()
+    inputs = batch["inputs"].numpy()
+    labels = batch["labels"].numpy()
     return inputs, labels, labels != IGNORE
 
 

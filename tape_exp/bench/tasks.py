@@ -89,7 +89,8 @@ class Entry:
 
     def beyond(self, record: Mapping[str, Any]) -> list[int]:
         """The lengths above the trained one at which a record has a score."""
-        begin, task = f"{self.at}/{self.measure}@", record["config"]["task"]
+        begin = f"{self.at}/{self.measure}@"
+        task = record["config"]["task"]
         ends = [key.removeprefix(begin) for key in record["metrics"] if key.startswith(begin)]
         trained = task.get("train_length") or task.get("train_letters")
         return [int(end) for end in ends if end.isdigit() and int(end) > trained]

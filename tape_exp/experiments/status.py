@@ -47,7 +47,8 @@ def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
     if shared:
         print("All with", shlex.join(word for word in jobs[0].overrides if word in shared))
     own = [shlex.join(word for word in job.overrides if word not in shared) for job in jobs]
-    width, counts = max(map(len, own)), Counter[str]()
+    width = max(map(len, own))
+    counts = Counter[str]()
     for number, job in enumerate(jobs):
         queued, _ = queue.get(number, ("", ""))
         state, note = state_of(job, queued, sweep / "logs" / f"{number}.txt")

@@ -138,11 +138,13 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
         one_of("--formats", kind, ("tex", "pdf", "png"))
     for name in chosen:
         load(name)  # a wrong name is told before anything is written
-    records, drawings = read_records(), []
+    records = read_records()
+    drawings = []
     judgements: dict[Path, list[pages.Judgement]] = {}
     written = set()
     for artifact, shown, found in pages.judged(records):
-        name, results = artifact.name, artifact.results
+        name = artifact.name
+        results = artifact.results
         judgements.setdefault(results, []).extend(found)
         if chosen and name not in chosen:
             continue
@@ -150,7 +152,8 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
             warn(f"{name}: nothing is recorded; {artifact.run_command('smoke')} runs it.")
         for view in shown:
             written.add(results)
-            table, stem = view.table, f"{name}-{view.scale}"
+            table = view.table
+            stem = f"{name}-{view.scale}"
             assert table is not None  # of what is shown
             write_atomically(results / "tables" / f"{stem}.csv", table.csv())
             if "tex" in formats:

@@ -16,8 +16,10 @@ TWO_SEEDS = "Where there are two seeds, brackets hold the value of each."
 
 def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
     """What a caption adds: two seeds, unplanned differences between rows, corpora, commits."""
-    every, sentences = [*{run["run"]: run for found in runs.values() for run in found}.values()], []
-    claims, last = view.artifact.claims, view.dimensions()[-1:]
+    every = [*{run["run"]: run for found in runs.values() for run in found}.values()]
+    sentences = []
+    claims = view.artifact.claims
+    last = view.dimensions()[-1:]
     if any(len({run["seed"] for run in found}) == 2 for found in runs.values()):
         sentences.append(TWO_SEEDS)
     shown = {row.labels[name] for row in view.rows for name in last}

@@ -16,9 +16,11 @@ from tape_exp.results.statistics import Difference, Value, holm, paired
 from tape_exp.results.tables import decimal, written
 from tape_exp.settings.naming import display_name
 
-YES, NO = "yes", "no"
+YES = "yes"
+NO = "no"
 UNCLEAR = "no difference shown"
-FLOOR, ONE_SEED = "cannot tell (at floor)", "cannot tell (one seed)"
+FLOOR = "cannot tell (at floor)"
+ONE_SEED = "cannot tell (one seed)"
 UNTESTED = "not tested"
 NO_CLAIM = "–"
 # of several comparisons the first of these decides
@@ -75,7 +77,8 @@ class Contest:
 
     def against(self, rival: str, adjusted: float) -> str:
         """One of :data:`PRIORITY`, where p adjusted for all comparisons is as given."""
-        ours, theirs = self.measured.get(self.favourite), self.measured.get(rival)
+        ours = self.measured.get(self.favourite)
+        theirs = self.measured.get(rival)
         if ours is None or theirs is None:
             return UNTESTED
         if not ours.runs and not theirs.runs:
@@ -113,7 +116,8 @@ class Contest:
         text = self.pair(self.measured, rivals)
         best = self._best(self.measured, rivals)
         if best and (difference := self.difference(best)):
-            value, sign = difference.value, "+" if difference.value.number > 0 else ""
+            value = difference.value
+            sign = "+" if difference.value.number > 0 else ""
             seeds = {*self.measured[self.favourite].runs, *self.measured[best].runs}
             if value.high is not None:
                 text += f" (paired: {written(value, self.digits, sign)}, p = {difference.p:.2g})"
@@ -176,7 +180,9 @@ def compared(contests: Sequence[Contest]) -> list[Comparison]:
     tests = [one.contest.test(one.rival) or (False, None) for one in found]
     every = holm([1.0 if p is None else p for _, p in tests])
     for one, (ahead, p), adjusted in zip(found, tests, every, strict=True):
-        one.ahead, one.p, one.adjusted = ahead, p, adjusted
+        one.ahead = ahead
+        one.p = p
+        one.adjusted = adjusted
         one.outcome = one.contest.against(one.rival, adjusted)
     return found
 
@@ -229,7 +235,8 @@ def shortened(decisive: Sequence[Comparison]) -> dict[str, str]:
         one = min(behind, key=lambda one: 1.0 if one.p is None else one.p)
     else:
         one = max(tested, key=lambda one: one.p or 0.0)
-    ours, paper = one.contest.measured, one.contest.published
+    ours = one.contest.measured
+    paper = one.contest.published
     rivals = [one.rival]
     told = rivals if one.rival in paper else one.contest.rivals
     short = one.contest.pair(ours, rivals, plain=True)

@@ -149,7 +149,9 @@ def signature(fields: dict[str, Any]) -> tuple[Any, ...]:
 
 def write(view: View, into: Path) -> list[Path]:
     """Write the table, the figures, and a YAML from which the site shows them again."""
-    artifact, stem, table = view.artifact, f"{view.artifact.name}-{view.scale}", view.table
+    artifact = view.artifact
+    stem = f"{view.artifact.name}-{view.scale}"
+    table = view.table
     assert table is not None  # of what is recorded
     path = into / "tables" / f"{stem}.csv"
     fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}

@@ -87,7 +87,8 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """The mean over seeds, in a band from the lowest seed to the highest."""
     found = [places(runs[0].metrics) for runs in view.all_runs.values()]
     many = {m: m for each in found for m in sorted(each) if len(each[m]) >= FEWEST}
-    styles, panels = styles_of(last_label(row) for row in view.rows), []
+    styles = styles_of(last_label(row) for row in view.rows)
+    panels = []
     marks = (view.lookup("task.train_length") or view.lookup("task.train_letters"))[:1]
     every = (run for runs in view.all_runs.values() for run in runs)
     axes: dict[str, Any] = next((run["axes"] for run in every if "axes" in run), {})
@@ -100,9 +101,11 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         x: list[int] = []
         lines = []
         for row in rows:
-            name, runs = last_label(row), [run.metrics for run in view.runs(row)]
+            name = last_label(row)
+            runs = [run.metrics for run in view.runs(row)]
             if at := next(filter(None, (places(run).get(metric) for run in runs)), None):
-                keys, x = [f"{metric}@{n}" for n in at], max(x, at, key=len)
+                keys = [f"{metric}@{n}" for n in at]
+                x = max(x, at, key=len)
                 values = [[run[key] for key in keys] for run in runs if run.keys() >= {*keys}]
                 lines.append(mean_line(display_name(name), at, values, styles[name]))
         if lines and metric == spec.get("guess"):
@@ -137,7 +140,8 @@ def best_guess(group: str, lengths: Sequence[int]) -> Line:
     """The share of states of a word problem that the best guess from the position gets right."""
     from tape_exp.data.groups import GROUPS
 
-    guess, begins = 100 * GROUPS[group]().guess(lengths[-1]), [0, *lengths[:-1]]
+    guess = 100 * GROUPS[group]().guess(lengths[-1])
+    begins = [0, *lengths[:-1]]
     best = [float(guess[a:b].mean()) for a, b in zip(begins, lengths, strict=True)]
     return Line("best guess", lengths, best, style=REFERENCE)
 
@@ -147,7 +151,8 @@ def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     panels: dict[str, list[Line]] = {}
     styles = styles_of(last_label(row) for row in view.rows)
     for row in view.rows:
-        labels, name = dict(row.labels), last_label(row)
+        labels = dict(row.labels)
+        name = last_label(row)
         panel = labels.pop(spec.get("panels", ""), "")
         if panel:
             name = ", ".join(f"{key} {label}" for key, label in labels.items())
@@ -166,13 +171,15 @@ def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
 
 def _parts(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """Means over seeds and their intervals, of models that have at least two of the labels."""
-    across, (outer, *_) = spec["across"], view.dimensions()
+    across = spec["across"]
+    (outer, *_) = view.dimensions()
     labels = [*dict.fromkeys(row.labels[across] for row in view.rows)]
     groups: dict[tuple[str, str], dict[str, dict[str, Value]]] = {}
     for heading in spec["of"]:
         (column,) = [each for each in view.columns if each.name == heading]
         for row in view.rows:
-            value, part = view.cell(row, column), row.labels[outer]
+            value = view.cell(row, column)
+            part = row.labels[outer]
             if isinstance(value, Value) and part in spec["panels"]:
                 points = groups.setdefault((part, heading), {}).setdefault(last_label(row), {})
                 points[row.labels[across]] = value
@@ -199,7 +206,8 @@ def parts_panel(
     lines = []
     for number, (model, points) in enumerate(models.items()):
         aside = 0.6 * ((number + 0.5) / len(models) - 0.5)
-        x, values = [labels.index(label) + aside for label in points], points.values()
+        x = [labels.index(label) + aside for label in points]
+        values = points.values()
         y, low, high = ([getattr(v, end) for v in values] for end in ("number", "low", "high"))
         lines.append(Line(display_name(model), x, y, low, high, styles[model], joined=False))
     words = [label.replace("_", "\n") for label in labels]
@@ -221,7 +229,8 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
             digits = found[0]["config"]["task"]["train_digits"]
             runs.setdefault(row.labels["model"], {})[digits] = over_seeds(values)
     points = {model: {n: v for (m, n), v in papers.items() if m == model} for model in runs}
-    leads, apart = {}, {}
+    leads = {}
+    apart = {}
     for rival in [name for name in claim["than"] if {"tape", name} <= runs.keys()]:
         shared = sorted(runs["tape"].keys() & runs[rival].keys())
         pairs = {n: lead(runs["tape"][n], runs[rival][n]) for n in shared}
@@ -248,14 +257,17 @@ def ladder_panel(
     paper: Mapping[str, Mapping[int, float]],
 ) -> Panel:
     """The points of each model side by side; intervals do not stretch the vertical axis."""
-    styles, lines = styles_of(ours), []
+    styles = styles_of(ours)
+    lines = []
     for place, (model, by_digits) in enumerate(ours.items()):
         beside = 1.025 ** (place - len(ours) / 2)
-        own, values = [n * beside for n in by_digits], by_digits.values()
+        own = [n * beside for n in by_digits]
+        values = by_digits.values()
         low, high = (
             [None if v.pair else getattr(v, end) for v in values] for end in ("low", "high")
         )
-        joined, name = len(own) >= FEWEST, display_name(model)
+        joined = len(own) >= FEWEST
+        name = display_name(model)
         if own:
             y = [value.number for value in values]
             lines.append(Line(name, own, y, low, high, styles[model], joined=joined))
@@ -279,7 +291,8 @@ def _matrices(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]
         if name.startswith(spec["which"])
     }
     if panels:
-        title, label = f"{title_of(view)}, seed {runs[0]['seed']}", dict.fromkeys(panels, "E·Eᵀ")
+        title = f"{title_of(view)}, seed {runs[0]['seed']}"
+        label = dict.fromkeys(panels, "E·Eᵀ")
         yield "", partial(plots.matrices, panels, title=title, label=label)
 
 

@@ -100,7 +100,8 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
 
 def linked(one: Judgement, pages: str) -> str:
     """The name of the artifact, with a link where something is shown of it."""
-    name, place = one.artifact.name, pages.format(one.artifact.name, one.scale)
+    name = one.artifact.name
+    place = pages.format(one.artifact.name, one.scale)
     return f"[{name}]({place})" if one.scale or "{1}" not in pages else name
 
 

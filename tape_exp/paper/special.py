@@ -40,9 +40,11 @@ def ranked(view: "View", table: Table) -> Table:
             f"conf/paper/{view.artifact.name}.yaml: finish: ranked needs rank: lower or rank: "
             "higher in each column whose ranks count."
         )
-    values, cells = {}, []
+    values = {}
+    cells = []
     for row, cell in zip(view.rows, table.rows, strict=True):
-        model, runs = row.labels["model"], [view.runs(row, column) for column in columns]
+        model = row.labels["model"]
+        runs = [view.runs(row, column) for column in columns]
         if all(runs):
             values[model] = [view.cell(row, column).runs for column in columns]  # type: ignore[union-attr]
         sizes = " / ".join(f"{each[0]['parameters'] / 1000:.0f}" for each in runs if each)
@@ -136,7 +138,8 @@ def timed(row: Mapping[str, Any]) -> Value:
 
 def speed(view: "View") -> Table | None:
     """tab_speed: the fastest backend of each encoding."""
-    paper, rows = view.artifact.paper["time_ms"], []
+    paper = view.artifact.paper["time_ms"]
+    rows = []
     for record, row in [(r, row) for r in speed_records(view.scale) for row in fastest(r)]:
         rows.append(
             {
@@ -164,7 +167,8 @@ def speed_verdict(view: "View", claim: Mapping[str, Any]) -> "claims.Verdict":
     """
     published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
     (favourite,) = claim.get("better", ["tape"])
-    rivals, times = claim["than"], {"": dict[str, Value]()}
+    rivals = claim["than"]
+    times = {"": dict[str, Value]()}
     for record in speed_records("small"):
         rows = [r for r in fastest(record) if r["what"] == "core" and not r["backward"]]
         longest = max((row["T"] for row in rows), default=0)
@@ -209,7 +213,8 @@ def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], 
 
 def theorem(report: Mapping[str, Any]) -> Table:
     """theory: accuracy of the construction, as printed, partly and wholly repaired."""
-    found, rows = report["theorem"], []
+    found = report["theorem"]
+    rows = []
     for name, form in found["forms"].items():
         row: dict[str, Cell] = {"construction": name}
         for n, share in [*zip(found["lengths"], form["identity"], strict=True)][3::4]:

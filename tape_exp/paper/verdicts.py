@@ -102,7 +102,8 @@ def contest(
     rivals: list[str],
 ) -> Contest:
     """One comparison of a claim at a column, or at several together, among rows by their label."""
-    column, among = columns[0], claim.get("among", "layer")
+    column = columns[0]
+    among = claim.get("among", "layer")
     shown = {label: f"{among} {label}" if label.isdigit() else label for label in rows}
     measured: dict[str, Value] = {}
     published: dict[str, Value] = {}

@@ -42,7 +42,8 @@ class View:
     """An artifact at a scale: its rows and columns, the runs of each cell, and its table."""
 
     def __init__(self, artifact: Artifact, scale: str, records: Sequence[Record]) -> None:
-        self.artifact, self.scale = artifact, scale
+        self.artifact = artifact
+        self.scale = scale
         self._by_task: dict[str, list[Record]] = {}
         for record in records:
             self._by_task.setdefault(record.settings["task"], []).append(record)
@@ -55,7 +56,8 @@ class View:
     @cached_property
     def rows(self) -> list[Row]:
         """Every row: the product of the dimensions."""
-        found, known = [], self.artifact.values.get(self.scale, {})
+        found = []
+        known = self.artifact.values.get(self.scale, {})
         for part in self.parts():
             dimensions = [name for name in part if name not in ("seeds", "scales")]
             labels = (self._labels(name, part[name]).items() for name in dimensions)
@@ -232,7 +234,8 @@ class View:
 
     def cell(self, row: Row, column: Column) -> Cell:
         """What is in a cell: a value, a text, or None where nothing is known."""
-        spec, known = column.spec, column.at | row.labels
+        spec = column.spec
+        known = column.at | row.labels
         if any(row.labels[name] not in labels for name, labels in spec.get("rows", {}).items()):
             return None
         if column.who == "paper":
@@ -263,8 +266,10 @@ class View:
 
     def _lead(self, row: Row, column: Column) -> Value | str | None:
         """The paired difference from the row of another model; empty in that row itself."""
-        spec, last = column.spec, self.dimensions()[-1]
-        model, other = row.labels[last], fill(spec["lead"]["over"], column.at)
+        spec = column.spec
+        last = self.dimensions()[-1]
+        model = row.labels[last]
+        other = fill(spec["lead"]["over"], column.at)
         if model == other or model not in spec["lead"].get("of", [model]):
             return ""
         metric = fill(spec["metric"], column.at | row.labels)
@@ -302,7 +307,8 @@ class View:
         """
 
         def value(match: re.Match) -> str:
-            key, form = match[1], match[2] or ""
+            key = match[1]
+            form = match[2] or ""
             if key == "scale":
                 return self.artifact.place.get(self.scale) or self.scale
             if key.startswith("paper."):

@@ -45,7 +45,8 @@ def _extra_length(run: Mapping[str, Any]) -> dict[str, float]:
     """With Wilson's interval over the longer sums; only of a run that learned the trained ones,
     which are taken as solved.
     """
-    task, metrics = run["config"]["task"], run["metrics"]
+    task = run["config"]["task"]
+    metrics = run["metrics"]
     percent = metrics.get("ood/exact_match") if "train_digits" in task else None
     if percent is None or metrics["id/exact_match"] < ENOUGH:
         return {}
@@ -87,7 +88,8 @@ def _solved(run: Mapping[str, Any]) -> dict[str, float]:
 
 def _score(run: Mapping[str, Any]) -> dict[str, float]:
     """Of a set of SCROLLS the metric that counts, with its interval."""
-    dataset, metrics = run["config"]["task"].get("dataset"), run["metrics"]
+    dataset = run["config"]["task"].get("dataset")
+    metrics = run["metrics"]
     found: dict[str, float] = {}
     for part in (f"{dataset}/", f"{dataset}/twice/"):
         names = [part + kind for kind in ("f1", "exact_match", "rouge/geometric_mean")]
@@ -111,13 +113,15 @@ def _of_matrices(run: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name, rows in run.get("matrices", {}).items():
         kind, layer = name.split("@")
-        matrix, places = np.array(rows, float), np.arange(len(rows))
+        matrix = np.array(rows, float)
+        places = np.arange(len(rows))
         if kind == "attention":
             back = places[:, None] - places
             found[f"distance@{layer}"] = float((np.tril(matrix) * back).sum(1).mean())
         else:
             below = np.tri(len(matrix), k=-1, dtype=bool)
-            diagonal, rest = np.abs(np.diag(matrix)).mean(), np.abs(matrix[below]).mean()
+            diagonal = np.abs(np.diag(matrix)).mean()
+            rest = np.abs(matrix[below]).mean()
             found[f"dominance@{layer}"] = round(float(diagonal / rest), 9)
             found[f"range@{layer}"] = float(np.ptp(matrix[below]))
     return found
@@ -132,7 +136,8 @@ def value_of(metrics: Mapping[str, float], metric: str) -> Value | None:
     """A metric of a run, with its interval over samples if it has one."""
     if metric not in metrics:
         return None
-    number, error = metrics[metric], metrics.get(f"{metric}_stderr")
+    number = metrics[metric]
+    error = metrics.get(f"{metric}_stderr")
     if error is not None:
         return Value(number, number - Z * error, number + Z * error)
     return Value(number, metrics.get(f"{metric}_low"), metrics.get(f"{metric}_high"))

@@ -41,7 +41,8 @@ class Value:
 def over_seeds(runs: Mapping[int, Value]) -> Value:
     """The mean over seeds with Student's 95 % interval, which a single seed does not have."""
     numbers = [run.number for run in runs.values()]
-    n, centre = len(numbers), float(np.mean(numbers))
+    n = len(numbers)
+    centre = float(np.mean(numbers))
     if n < 2:
         return Value(centre, runs=runs)
     half = float(stdtrit(n - 1, 0.975)) * float(np.std(numbers, ddof=1)) / n**0.5
@@ -53,12 +54,14 @@ def over_samples(runs: Mapping[int, Value]) -> Value:
     mean half over samples are added as independent errors are, √(a² + b²). A single run keeps its
     own interval.
     """
-    spread, values = over_seeds(runs), [*runs.values()]
+    spread = over_seeds(runs)
+    values = [*runs.values()]
     if any(value.low is None or value.high is None for value in values):
         return spread
     if spread.low is None or spread.high is None:
         return replace(values[0], runs=runs)
-    half, centre = spread.high - spread.number, spread.number
+    half = spread.high - spread.number
+    centre = spread.number
     below = hypot(half, centre - mean(v.low for v in values if v.low is not None))
     above = hypot(half, mean(v.high for v in values if v.high is not None) - centre)
     return replace(spread, low=centre - below, high=centre + above)
@@ -112,7 +115,8 @@ def paired(ours: Value, theirs: Value) -> Difference | None:
         return None
     pairs = [(ours.runs[seed].number, theirs.runs[seed].number) for seed in seeds]
     value = over_seeds({seed: Value(a - b) for seed, (a, b) in zip(seeds, pairs, strict=True)})
-    value, n = replace(value, runs={}), len(seeds)
+    value = replace(value, runs={})
+    n = len(seeds)
     if value.high is None:
         return Difference(value, None)
     error = (value.high - value.number) / float(stdtrit(n - 1, 0.975))
@@ -129,7 +133,8 @@ def lead(ours: Value, theirs: Value) -> Value | None:
 
 def holm(p: Sequence[float]) -> list[float]:
     """p values adjusted for their number (Holm, 1979), in the order given."""
-    adjusted, largest = [0.0] * len(p), 0.0
+    adjusted = [0.0] * len(p)
+    largest = 0.0
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
         adjusted[i] = largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
     return adjusted

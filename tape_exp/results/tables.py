@@ -132,7 +132,8 @@ def written(value: Value, digits: int = 2, sign: str = "") -> str:
     """
     if value.text:
         return value.text
-    number, exact = decimal(value.number, digits, sign), is_small(value.number, digits)
+    number = decimal(value.number, digits, sign)
+    exact = is_small(value.number, digits)
     if value.pair:
         return f"{number} ({', '.join(decimal(each, digits) for each in value.pair)})"
     if value.low is None or value.high is None:

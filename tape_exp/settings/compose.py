@@ -233,7 +233,8 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
     """An error as one sentence; a key or choice that is not known comes with the nearest one."""
     if str(error).startswith("Error merging override") and error.__cause__ is not None:
         error = error.__cause__  # Hydra hides OmegaConf's reason
-    text, key = " ".join(str(error).split()), str(getattr(error, "full_key", None) or "")
+    text = " ".join(str(error).split())
+    key = str(getattr(error, "full_key", None) or "")
     if isinstance(error, ConfigError):
         return text
     if match := re.search(r"Could not (?:find|load) '([^']+)/([^'/]+)'", text):

@@ -118,7 +118,8 @@ def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[
     if first["type"] == "string_too_short":
         return f"{key}= has no value: write one, or leave it out."
     msg = re.sub(r"^(Input|Tuple) should", "should", first["msg"])
-    text, number = str(first["input"]), r"[-+]?[\d.]+(e[-+]?\d+)?"
+    text = str(first["input"])
+    number = r"[-+]?[\d.]+(e[-+]?\d+)?"
     if isinstance(first["input"], str) and re.fullmatch(number, text, re.IGNORECASE):
         return (
             f"{key}='{text}' {msg}, and is a text: write {key}={text} without quotes, or the "

@@ -15,7 +15,8 @@ def describe(error: BaseException) -> str:
     """``AttributeError: no 'modulus' (my_pe/ripple.py, line 23)``; an error of the package's own
     classes says itself what is to be done.
     """
-    sentence, name = " ".join(str(error).split("\n")), type(error).__name__
+    sentence = " ".join(str(error).split("\n"))
+    name = type(error).__name__
     if type(error).__module__.partition(".")[0] == PACKAGE.name:
         return f"{name}: {sentence}"
     if "Original Traceback" in sentence:  # of a data worker, whose error torch quotes

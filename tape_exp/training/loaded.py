@@ -85,7 +85,8 @@ class Loaded:
             raise ConfigError(f"{temperature=} must be at least 0, and {new_tokens=} at least 1.")
         generator = torch.Generator().manual_seed(seed)
         sampler = RowSampler(seed, "generation")
-        ids, ends = [self._ids(text)], self.task.stop_tokens
+        ids = [self._ids(text)]
+        ends = self.task.stop_tokens
         (written,) = generate(self.model, ids, new_tokens, ends, temperature, generator, sampler)
         return self.task.decode(written)
 
@@ -135,7 +136,8 @@ class Loaded:
 
     def _ids(self, text: str | Sequence[int]) -> list[int]:
         ids = self.task.encode(text) if isinstance(text, str) else list(map(int, text))
-        vocabulary, reach = self.task.arch.vocab, self.model.reach
+        vocabulary = self.task.arch.vocab
+        reach = self.model.reach
         if not ids or len(ids) > (reach or len(ids)):
             raise ConfigError(f"a text has 1 to {reach or 'any number of'} tokens, not {len(ids)}.")
         if wrong := [number for number in ids if not 0 <= number < vocabulary]:
@@ -160,9 +162,11 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
     if (run / "DONE").is_file() and not saved(run / "checkpoints"):
         checkpoint = find(cfg)  # of a run that trained nothing
     else:
-        checkpoint, cfg.checkpoint = last_checkpoint(run), str(run)
+        checkpoint = last_checkpoint(run)
+        cfg.checkpoint = str(run)
     record = record_of(run, checkpoint) if finished else {}
-    task, tokenizer = make_task(cfg, checkpoint), None
+    task = make_task(cfg, checkpoint)
+    tokenizer = None
     if isinstance(task, TextTask) and (run / "tokenizer.json").is_file():
         tokenizer = task.tokenization.load(run / "tokenizer.json")
         task.adopt(tokenizer)

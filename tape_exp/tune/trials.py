@@ -76,7 +76,8 @@ class Trials:
     """The trials of a search, an Optuna study for each model, in ``<folder>/journal.log``."""
 
     def __init__(self, search: Search) -> None:
-        self.search, self.locks = search, search.folder / "locks"
+        self.search = search
+        self.locks = search.folder / "locks"
         search.folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(self.locks / "journal")
         self.storage = JournalStorage(Journal(str(search.folder / "journal.log")))
@@ -95,7 +96,8 @@ class Trials:
 
     def of(self, model: str) -> list[FrozenTrial]:
         """A model's trials in order, without those that were killed before they had values."""
-        trials, keys = self.studies[model].get_trials(deepcopy=False), self.search.space.keys()
+        trials = self.studies[model].get_trials(deepcopy=False)
+        keys = self.search.space.keys()
         return [trial for trial in trials if trial.params.keys() == keys]
 
     def claim(self) -> tuple[Trial, FileLock] | None:
@@ -141,7 +143,8 @@ class Trials:
 
     def report(self) -> bool:
         """Print what the search has found so far; whether trials failed."""
-        search, states = self.search, []
+        search = self.search
+        states = []
         files: set[str] = set()
         print(search.folder / "journal.log")
         for model in search.models:
@@ -183,7 +186,8 @@ class Report(Callback):
         if self.metric not in measured:
             near = did_you_mean(self.metric, measured)
             raise MetricError(f"--metric={self.metric}{near} There are: {', '.join(measured)}.")
-        step, score = trainer.global_step, measured[self.metric]
+        step = trainer.global_step
+        score = measured[self.metric]
         self.trial.report(score, self.offset + step)
         if step >= trainer.max_steps:
             self.final = score
@@ -213,7 +217,8 @@ def work(trials: Trials, minutes: float | None = None) -> bool:
 
 def _run(trials: Trials, trial: Trial) -> None:
     """Run a trial and tell how it ended."""
-    model, state = trial.study.study_name, TrialState.COMPLETE
+    model = trial.study.study_name
+    state = TrialState.COMPLETE
     number = sum(other.number <= trial.number for other in trials.of(model))
     values = " ".join(f"{key}={value}" for key, value in trials.values(trial).items())
     title = f"{model}, trial {number} of {trials.search.trials}"
@@ -223,12 +228,14 @@ def _run(trials: Trials, trial: Trial) -> None:
         score = _score(trials, trial)
         outcome = f"{trials.search.metric} {score:.4g}"
     except TrialPruned as reason:
-        state, outcome = TrialState.PRUNED, f"given up: {reason}"
+        state = TrialState.PRUNED
+        outcome = f"given up: {reason}"
     except (MetricError, OSError, FolderError):
         raise
     except Exception as error:  # one failed trial must not cost the others
         trial.set_user_attr("why", redact(str(error)))
-        state, outcome = TrialState.FAIL, f"failed: {error}"
+        state = TrialState.FAIL
+        outcome = f"failed: {error}"
     with trials.lock:  # so that no claim takes it for one of a killed worker
         trial.study.tell(trial, score, state, skip_if_finished=True)
     print(f"{title}: {outcome}", flush=True)
@@ -236,7 +243,9 @@ def _run(trials: Trials, trial: Trial) -> None:
 
 def _score(trials: Trials, trial: Trial) -> float:
     """The mean of the metric over the runs of a trial, one for each seed."""
-    search, scores, names = trials.search, [], []
+    search = trials.search
+    scores = []
+    names = []
     sources: dict[str, str] = {}
     for index, seed in enumerate(search.seeds):
         cfg = search.config(trial.study.study_name, trials.values(trial), seed)
