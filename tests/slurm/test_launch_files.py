@@ -100,8 +100,8 @@ def test_a_run_on_two_nodes(there, tmp_path):
 
 
 def test_workers_share_a_search(there, tmp_path):
-    space = ["task.optim.lr=choice(1e-3,2e-3,3e-3)", "trials=3"]
-    words = ["model=rope", *space, *BRIEF, f"runs={tmp_path}"]
+    space = ["task.optim.lr=choice(1e-3,2e-3,3e-3)", "--trials=3"]
+    words = ["model=rope", "task=arithmetic", *space, *BRIEF, f"runs={tmp_path}"]
     submit(there, "--array=0-1", "--cpus-per-task=1", "launch/tune.sbatch", *words)
     end(there)
     printed = [path.read_text() for path in tmp_path.glob("tune-*_*.txt")]
