@@ -184,7 +184,8 @@ def make_profiler(name: str | None, folder: Path) -> Profiler | None:
     if name == "advanced":
         return AdvancedProfiler(**place)
     if name == "pytorch":
-        return PyTorchProfiler(**place, acc_events=True)  # else only the last cycle is in the table
+        # By default only the last cycle is in the table, and of its operators only 20.
+        return PyTorchProfiler(**place, acc_events=True, row_limit=200)
     return None
 
 

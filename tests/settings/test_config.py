@@ -209,6 +209,7 @@ VALUES = {
         "window": 8,
         "sinks": 2,
         "ssmax": True,
+        "temperature": True,
         "qk_norm": True,
         "random_range": 2.0,
         "random_floats": True,
