@@ -103,8 +103,8 @@ class Arithmetic(Task):
         while rows := [n for n, x in enumerate(sums_of(batch)) if x in self.held_out]:
             key = seed_for(key, "again")
             again = self._bucket_batch(key, first, count)
-            for name, part in batch.items():
-                part[rows] = again[name][rows]
+            for name, tokens in batch.items():
+                tokens[rows] = again[name][rows]
         return batch
 
     def _bucket_batch(self, key: int, first: int, count: int) -> Batch:
@@ -118,8 +118,11 @@ class Arithmetic(Task):
         """The sums of the test that training does not show."""
         lengths = range(1, self.train_digits + 1)
         least = SUMS_PER_SAMPLE * self.samples_per_cell
-        cells = [(a, b) for a in lengths for b in lengths if 81 * 10 ** (a + b - 2) >= least]
-        return frozenset(sum_ for cell in cells for sum_ in sums_of(self.grid_batch([cell])))
+        sums: set[bytes] = set()
+        for a, b in itertools.product(lengths, lengths):
+            if 81 * 10 ** (a + b - 2) >= least:
+                sums.update(sums_of(self.grid_batch([(a, b)])))
+        return frozenset(sums)
 
     def validation_batches(self) -> list[Batch]:
         """512 fresh samples of the trained lengths, the same for every seed."""
@@ -130,9 +133,11 @@ class Arithmetic(Task):
         lengths = range(1, self.test_digits + 1)
         cells = sorted(itertools.product(lengths, lengths), key=lambda cell: sum(cell) + max(cell))
         per_batch = max(self.rows_per_batch // self.samples_per_cell, 1)
-        starts = range(0, len(cells), per_batch)
-        batches = (cells[start : start + per_batch] for start in starts)
-        return [(batch, partial(self.grid_batch, batch)) for batch in batches]
+        batches: list[tuple[Any, Any]] = []
+        for start in range(0, len(cells), per_batch):
+            batch = cells[start : start + per_batch]
+            batches.append((batch, partial(self.grid_batch, batch)))
+        return batches
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         evaluation = super().evaluate(model, progress, limit)
@@ -147,12 +152,12 @@ class Arithmetic(Task):
         """Where the digits of an answer look in the longest trained sums, and with one digit more,
         where the test has such.
         """
-        found = {}
+        by_length = {}
         for number, length in enumerate(self._lengths_of_address()):
             digits = self.train_digits + number
             tokens = self.grid_batch([(digits, digits)])["inputs"][:DIAGNOSED]
-            found[length] = digit_attention(model, tokens, digits)
-        return address_metrics(found)
+            by_length[length] = digit_attention(model, tokens, digits)
+        return address_metrics(by_length)
 
     def _lengths_of_address(self) -> list[str]:
         return ["id", "next"] if self.test_digits > self.train_digits else ["id"]
@@ -169,8 +174,8 @@ class Arithmetic(Task):
         rows = itertools.islice(few.trained_rows(), limit)
         for name, changed in interventions(model, decoder, rows).items():
             with changed():
-                found = Task.evaluate(few, model, progress, limit)
-            for split, value in few.means_by_split(found).items():
+                evaluation = Task.evaluate(few, model, progress, limit)
+            for split, value in few.means_by_split(evaluation).items():
                 metrics[f"causal/{name}/{split}/exact_match"] = value
         return metrics
 
@@ -200,10 +205,12 @@ class Arithmetic(Task):
         splits = self.splits()
         names = split_names(self.measures, ("test", *splits))
         names += [f"forced/{name}" for name in names]
-        names += [f"failures/{split}/{fault}" for split in splits for fault in FAULTS]
+        for split, fault in itertools.product(splits, FAULTS):
+            names.append(f"failures/{split}/{fault}")
         lengths = self._lengths_of_address()
-        parts = [*dict.fromkeys([*splits, *lengths])]
-        names += [f"causal/{name}/{part}/exact_match" for name in INTERVENTIONS for part in parts]
+        causal = dict.fromkeys([*splits, *lengths])
+        for intervention, split in itertools.product(INTERVENTIONS, causal):
+            names.append(f"causal/{intervention}/{split}/exact_match")
         names += address_names(lengths, self.arch.layers)
         return [*names, *state_names(self.arch), *factor_names(self.arch)]
 
@@ -242,7 +249,10 @@ def row_length(digits: int) -> int:
 
 
 def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Additions of operands of ``a`` and ``b`` digits, which ``random`` (rows, 2 n) gives.
+    """Write additions of operands of ``a`` and ``b`` digits, which ``random`` (rows, 2 n) gives.
+
+    With n = 2, a = 2 and b = 1, the operands 12 and 9 make ``21+9=12<eos>`` and two tokens of
+    padding; ``12<eos>`` is the answer.
 
     Returns:
         tokens (rows, 3 n + 4) uint8, right-padded, and which of them are the answer and its EOS.
@@ -252,10 +262,11 @@ def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.nda
     place = np.arange(n + 1)
     row = np.arange(rows)
     operands = np.zeros((2, rows, n), dtype=np.uint8)
-    for digits, length, part in zip(operands, (a, b), (random[:, :n], random[:, n:]), strict=True):
-        digits[:] = uniform_ints(10, part) * (place[:n] < length[:, None])
+    halves = (random[:, :n], random[:, n:])
+    for digits, length, words in zip(operands, (a, b), halves, strict=True):
+        digits[:] = uniform_ints(10, words) * (place[:n] < length[:, None])
         # The most significant digit is not 0.
-        digits[row, length - 1] = uniform_ints(9, part[row, length - 1]) + 1
+        digits[row, length - 1] = uniform_ints(9, words[row, length - 1]) + 1
     total = np.zeros((n + 1, rows), dtype=np.uint8)  # place by place: the carry runs over rows
     total[:n] = operands.sum(0, dtype=np.uint8).T
     for t in range(n):
@@ -266,7 +277,8 @@ def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.nda
     c = longest + (total[longest, row] > 0)
 
     sign = np.ones((rows, 1), dtype=np.uint8)
-    parts = (
+    # The columns that a row may take, and how many of them it takes.
+    pieces = (
         (operands[0] + ZERO, a),
         (sign * PLUS, 1),
         (operands[1] + ZERO, b),
@@ -274,11 +286,15 @@ def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.nda
         (total.T + ZERO, c),
         (sign * EOS, 1),
     )
-    used = [np.arange(p.shape[1]) < np.broadcast_to(k, rows)[:, None] for p, k in parts]
+    symbols = []
+    is_used = []
+    for columns, used in pieces:
+        symbols.append(columns)
+        is_used.append(np.arange(columns.shape[1]) < np.broadcast_to(used, rows)[:, None])
     column = np.arange(3 * n + 4)
     end = (a + b + c + 3)[:, None]
     tokens = np.zeros((rows, 3 * n + 4), dtype=np.uint8)
-    tokens[column < end] = np.concatenate([part for part, _ in parts], 1)[np.concatenate(used, 1)]
+    tokens[column < end] = np.concatenate(symbols, 1)[np.concatenate(is_used, 1)]
     return tokens, (column > (a + b + 1)[:, None]) & (column < end)
 
 
@@ -310,6 +326,9 @@ def fault_metrics(
 ) -> dict[str, float]:
     """``forced/<split>/exact_match`` in percent, and ``failures/<split>/<fault>``: the share of
     wrong sums that begin with each fault, where there are wrong sums.
+
+    Trained sums with the faults 0, 0, 1, 3 give ``failures/id/wrong_digit`` = 50,
+    ``failures/id/eos_early`` = 0 and ``failures/id/eos_late`` = 50.
     """
     forced = {cell: {"exact_match": of_cell["forced"]} for cell, of_cell in scores.items()}
     means = split_means(forced, ("exact_match",), is_trained)

@@ -28,11 +28,14 @@ from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.slices import (
     SHOWN,
     RowScores,
+    SliceScores,
+    gather_scores,
     row_scores,
     samples_of,
     slice_heatmap,
     split_means,
     split_names,
+    split_scores,
     splits_of,
 )
 
@@ -110,8 +113,10 @@ class Task(LightningDataModule):
         symbols = text.split() if self.spaced else re.findall(r"<\w+>|.", text, re.DOTALL)
         number_of = {symbol: token for token, symbol in enumerate(self.vocabulary)}
         if unknown := [symbol for symbol in symbols if symbol not in number_of]:
-            told = " ".join(self.vocabulary)
-            raise ConfigError(f"{unknown[0]!r} is not a symbol of the task; its symbols are {told}")
+            symbols_of_task = " ".join(self.vocabulary)
+            raise ConfigError(
+                f"{unknown[0]!r} is not a symbol of the task; its symbols are {symbols_of_task}"
+            )
         return [number_of[symbol] for symbol in symbols]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -162,10 +167,10 @@ class Task(LightningDataModule):
             limit: stop after as many batches.
         """
         batches = self.test_batches()
-        every = max(-(-len(batches) // SHOWN), 1)
-        each = max(SHOWN // max(len(batches), 1), 1)
-        shown: list[dict[str, str | bool]] = []
-        own: list[tuple[Any, dict[str, Any]]] = []  # of each slice the scores of its rows
+        interval = max(-(-len(batches) // SHOWN), 1)  # of batches with samples
+        per_batch = max(SHOWN // max(len(batches), 1), 1)
+        samples: list[dict[str, str | bool]] = []
+        scored: list[SliceScores] = []
         for number, counts in progress(share(range(len(batches))[:limit]), "evaluating"):
             slices, batch = batches[number]
             batch = batch() if callable(batch) else batch
@@ -174,21 +179,11 @@ class Task(LightningDataModule):
                 continue
             names = slices if isinstance(slices, list) else [slices]
             labels = to_device_async(batch["labels"], logits.device)
-            parts = {k: v.chunk(len(names)) for k, v in self.score_rows(logits, labels).items()}
-            own += [(name, {k: v[i] for k, v in parts.items()}) for i, name in enumerate(names)]
-            if number % every == 0:
-                shown += samples_of(names, batch, logits, each, self.decode)
-        # Only now, so that a GPU is not waited for between its batches.
-        mine = [(name, {k: v.cpu().numpy() for k, v in its.items()}) for name, its in own]
-        found: dict[Any, list[RowScores]] = {}
-        for name, its in (pair for process in gather(mine) for pair in process):
-            found.setdefault(name, []).append(its)
-        scores = {
-            name: {key: np.concatenate([its[key] for its in all_]) for key in all_[0]}
-            for name, all_ in found.items()
-        }
-        evaluation = self.summarise(scores)
-        evaluation.tables["samples"] = [row for process in gather(shown) for row in process]
+            scored += split_scores(names, self.score_rows(logits, labels))
+            if number % interval == 0:
+                samples += samples_of(names, batch, logits, per_batch, self.decode)
+        evaluation = self.summarise(gather_scores(scored))
+        evaluation.tables["samples"] = list(itertools.chain.from_iterable(gather(samples)))
         return evaluation
 
     def metric_names(self) -> list[str]:
@@ -219,8 +214,9 @@ class Task(LightningDataModule):
             names = [*names, "*"]
         if not self.trains:
             return names
-        validation = ["loss", *(["perplexity"] if self.reports_perplexity else [])]
-        validation += self.validation_names()
+        validation = ["loss", *self.validation_names()]
+        if self.reports_perplexity:
+            validation.insert(1, "perplexity")
         if not names_what(kind, "validation_names", ("validation_metrics",)):
             validation.append("*")
         return [*(f"val/{name}" for name in validation), *names]
@@ -232,8 +228,9 @@ class Task(LightningDataModule):
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         """Means over slices, trained and longer ones apart, and a heatmap over :attr:`axes`."""
-        shown = slice_heatmap(scores, self.measures, self.axes, self.is_trained)
-        return Evaluation(split_means(scores, self.measures, self.is_trained), shown)
+        metrics = split_means(scores, self.measures, self.is_trained)
+        heatmap = slice_heatmap(scores, self.measures, self.axes, self.is_trained)
+        return Evaluation(metrics, heatmap)
 
     def is_trained(self, slice_: Any) -> bool:
         """Whether training shows rows of a slice."""
@@ -267,12 +264,12 @@ class Task(LightningDataModule):
         if type(self).test_batches is Task.test_batches:
             return ""
 
-        def parts() -> Iterator[str | bytes]:
+        def content() -> Iterator[str | bytes]:
             for name, batch in self.test_batches():
                 yield repr(name)
                 yield from bytes_of([batch() if callable(batch) else batch])
 
-        return short_hash(parts())
+        return short_hash(content())
 
     def fingerprint(self) -> str:
         """A hash of the data: of the first training samples and the validation set.
@@ -290,9 +287,9 @@ class Task(LightningDataModule):
         assert self.trainer is not None
         per_step = self.trainer.accumulate_grad_batches
         workers = self.surroundings.workers
-        own = self.optim.batch // self.trainer.world_size
+        rows = self.optim.batch // self.trainer.world_size
         ranks = self.trainer.global_rank, self.trainer.world_size
-        dataset = MicroBatches(self, own // per_step, own, *ranks)
+        dataset = MicroBatches(self, rows // per_step, rows, *ranks)
         return TimedLoader(
             dataset,
             batch_size=None,
@@ -308,11 +305,12 @@ class Task(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader:
         """This process's share of the validation batches."""
-        own = [
-            batch if counts else {**batch, "labels": torch.full_like(batch["labels"], IGNORE)}
-            for batch, counts in share(self.validation_batches())
-        ]
-        return DataLoader(own, batch_size=None)  # type: ignore[arg-type]
+        batches = []
+        for batch, counts in share(self.validation_batches()):
+            if not counts:
+                batch = {**batch, "labels": torch.full_like(batch["labels"], IGNORE)}
+            batches.append(batch)
+        return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
 
     def test_dataloader(self) -> DataLoader:
         """One empty item, for which Lightning's test loop sets up the device and precision."""
@@ -323,13 +321,20 @@ def names_what(kind: type, names: str, measure: Sequence[str]) -> bool:
     """Whether the method ``names`` of a class is of the class whose methods ``measure``, or of one
     derived from it: then it knows what these measure.
     """
-    owners = {name: next(c for c in kind.__mro__ if name in vars(c)) for name in (names, *measure)}
-    return all(issubclass(owners[names], owners[name]) for name in measure)
+    naming = definer(kind, names)
+    return all(issubclass(naming, definer(kind, name)) for name in measure)
+
+
+def definer(kind: type, method: str) -> type:
+    """The class that defines a method of ``kind``: itself, or one that it is derived from."""
+    return next(cls for cls in kind.__mro__ if method in vars(cls))
 
 
 def bytes_of(batches: Iterable[Batch]) -> Iterator[bytes]:
     """The inputs and labels of batches."""
-    return (batch[key].numpy().tobytes() for batch in batches for key in ("inputs", "labels"))
+    for batch in batches:
+        yield batch["inputs"].numpy().tobytes()
+        yield batch["labels"].numpy().tobytes()
 
 
 NO_OPTIM = Optim(batch=1, max_steps=1, lr=1e-4)  # of a task that trains nothing

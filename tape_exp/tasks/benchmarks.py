@@ -89,13 +89,20 @@ class Benchmarks(TextTask):
     ) -> None:
         super().__init__(arch, seed, Text("builtin"), tokenizer, train_length)
         self.chat = chat
-        self.cuts, self.longest = longest is not None, longest or train_length
+        self.cuts = longest is not None
+        self.longest = longest or train_length
         self.set_max_length(self.longest)
-        self.names, self.source, self.path, self.trust = list(tasks), source, path, trust
-        self.shots, self.limit, self.rows_per_batch = shots, limit, rows_per_batch
+        self.names = list(tasks)
+        self.source = source
+        self.path = path
+        self.trust = trust
+        self.shots = shots
+        self.limit = limit
+        self.rows_per_batch = rows_per_batch
 
     def prepare(self) -> None:
-        checkpoint, cache = self.surroundings.checkpoint, self.surroundings.cache
+        checkpoint = self.surroundings.checkpoint
+        cache = self.surroundings.cache
         if not self.cuts and checkpoint and checkpoint.is_dir():
             self.longest = self.trained_tokens()
         self.template = self._chat_template() if self.chat else None
@@ -130,12 +137,13 @@ class Benchmarks(TextTask):
 
     def fingerprint(self) -> str:
         """A hash of every document, each task's first prompt, and its number of examples."""
-        parts = []
+        content = []
         for name, task in sorted(self.loaded["tasks"].items()):
             first = str(task.doc_to_text(task.eval_docs[0]))
-            parts.append(json.dumps([name, task.get_config("num_fewshot"), first]))
-            parts += [json.dumps(x, sort_keys=True, default=str) for x in task.eval_docs]
-        return short_hash(parts)
+            content.append(json.dumps([name, task.get_config("num_fewshot"), first]))
+            for document in task.eval_docs:
+                content.append(json.dumps(document, sort_keys=True, default=str))
+        return short_hash(content)
 
     def metric_names(self) -> list[str]:
         """lm-eval says what is in a group when it is loaded."""
@@ -151,19 +159,28 @@ class Benchmarks(TextTask):
         results = results_of(harness, self.loaded, documents, self.chat)
         metrics: dict[str, float] = {}
         kind = Text("benchmarks", self.source).label
-        # Groups that add up their subjects, and the tasks outside of such groups.
-        groups = {name: g for name, g in self.loaded["groups"].items() if g.has_aggregation}
-        inside = {task.task_name for group in groups.values() for task in group.get_all_tasks()}
-        for name in (*groups, *(name for name in self.loaded["tasks"] if name not in inside)):
+        for name in self._reported_names():
             for key, (value, error) in reported(name, results[name]).items():
                 metrics[f"{kind}/{key}"] = value
-                metrics |= {} if error is None else {f"{kind}/{key}_stderr": error}
+                if error is not None:
+                    metrics[f"{kind}/{key}_stderr"] = error
         return Evaluation(metrics, tables={"benchmarks": self._table(results)})
+
+    def _reported_names(self) -> list[str]:
+        """Groups that add up their subjects, and the tasks outside of such groups."""
+        groups = []
+        subjects: set[str] = set()
+        for name, group in self.loaded["groups"].items():
+            if group.has_aggregation:
+                groups.append(name)
+                subjects.update(task.task_name for task in group.get_all_tasks())
+        return groups + [name for name in self.loaded["tasks"] if name not in subjects]
 
     def _table(self, results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """A row for each task: its group, documents, solved examples, and metrics with errors."""
-        groups = self.loaded["group_map"].items()
-        group_of = {child: group for group, children in groups for child in children}
+        group_of: dict[str, str] = {}
+        for group, children in self.loaded["group_map"].items():
+            group_of.update(dict.fromkeys(children, group))
         rows = []
         for name, task in self.loaded["tasks"].items():
             row = {
@@ -184,8 +201,10 @@ def checked_folder(path: str | None, trust: bool) -> Path:
     """The folder of a local source, which must be trusted."""
     folder = Path(path or "").expanduser().resolve()
     if path is None or not folder.is_dir():
-        told = "task.source=local needs one of lm-eval task YAMLs and their data."
-        raise ConfigError(f"task.path={path} is not a folder; {told}")
+        raise ConfigError(
+            f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
+            "and their data."
+        )
     if not trust:
         raise ConfigError(
             f"task.path={path} can run any code: lm-eval calls what !function, metrics and "
@@ -208,20 +227,21 @@ def load(
         shots: as of :class:`Benchmarks`; one that fixes 0 keeps it, as in lm-eval.
         needed: what benchmarks take that make their documents: :func:`ruler`.
     """
-    own = {} if folder is None else {"include_path": folder, "include_defaults": False}
+    places = {} if folder is None else {"include_path": folder, "include_defaults": False}
     # Documents that are drawn from global random numbers are the same each time.
     with _quiet(), isolate_rng(), contextlib.redirect_stdout(io.StringIO()):
         from lm_eval.tasks import TaskManager
 
         random.seed(0)
         np.random.seed(0)
-        manager = TaskManager(metadata=needed, **own)
+        manager = TaskManager(metadata=needed, **places)
         for name in names:
             if name not in manager.task_index:
-                listed = "`lm-eval ls tasks` lists them."
-                known = listed if folder is None else f"Known: {', '.join(manager.all_tasks)}."
+                hint = "`lm-eval ls tasks` lists them."
+                if folder is not None:
+                    hint = f"Known: {', '.join(manager.all_tasks)}."
                 raise ConfigError(
-                    f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {known}"
+                    f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {hint}"
                 )
         offline = True
         if folder is None:
@@ -246,9 +266,10 @@ def load(
                 f"task=benchmarks takes benchmarks that report one of "
                 f"{', '.join((*METRICS, *PERPLEXITIES))}, or RULER's scores by length."
             )
-        fixed = task.get_config("num_fewshot")
-        solved = fixed or 0 if shots is None or fixed == 0 else shots
-        task.set_config(key="num_fewshot", value=solved)
+        examples = task.get_config("num_fewshot") or 0
+        if shots is not None and task.get_config("num_fewshot") != 0:
+            examples = shots
+        task.set_config(key="num_fewshot", value=examples)
         task.set_fewshot_seed(seed=FEW_SHOT_SEED)
     return loaded
 
@@ -278,6 +299,8 @@ def results_of(
 def metrics_of(result: dict[str, Any]) -> Measured:
     """What a benchmark measured, the reported metric first; of answers that several filters read
     each, as ``exact_match,strict-match``.
+
+    ``{"acc,none": 0.25, "acc_stderr,none": 0.1}`` gives ``{"acc": (25.0, 10.0)}``.
     """
     metrics: Measured = {}
     lengths = sorted(filter(str.isdecimal, {key.partition(",")[0] for key in result}), key=int)
@@ -294,18 +317,21 @@ def metrics_of(result: dict[str, Any]) -> Measured:
 def reported(name: str, result: dict[str, Any]) -> Measured:
     """What the record keeps of a benchmark: one metric by its name, ``<name>/<filter>`` of each
     filter, or ``<name>@<length>`` of each length; and every perplexity, ``<name>/<metric>``.
+
+    Of ``arc_easy`` with acc_norm and acc it is ``arc_easy``, the value of acc_norm; of ``wikitext``
+    ``wikitext/word_perplexity``, ``wikitext/byte_perplexity`` and ``wikitext/bits_per_byte``.
     """
     metrics = metrics_of(result)
     if lengths := {f"{name}@{key}": value for key, value in metrics.items() if key.isdecimal()}:
         return lengths
     first = next(iter(metrics)).partition(",")[0]
-    kept: Measured = {}
+    record: Measured = {}
     for key, value in metrics.items():
         metric, _, filter_ = key.partition(",")
         named = metric if metric in PERPLEXITIES else ""
         if named or metric == first:
-            kept["/".join(filter(None, (name, named, filter_)))] = value
-    return kept
+            record["/".join(filter(None, (name, named, filter_)))] = value
+    return record
 
 
 def ruler(tokenizer: Tokenizer, longest: int, cache: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Where attention looks while a model adds: at the digits that are being added, or elsewhere."""
 
+import itertools
 from collections.abc import Mapping
 
 import torch
@@ -18,13 +19,13 @@ def digit_attention(model: Model, tokens: Tensor, digits: int) -> dict[int, Tens
     """What :func:`gaze` says of every head, by layer, from 1: (H, 3), of sums of two operands of so
     many ``digits`` each.
     """
-    found = {}
+    by_layer = {}
 
     def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
-        found[block.layer + 1] = gaze(scores.probabilities(), digits).cpu()
+        by_layer[block.layer + 1] = gaze(scores.probabilities(), digits).cpu()
 
     model(tokens, watch=watch, last_only=True, sampler=RowSampler(0, "attention maps"))
-    return found
+    return by_layer
 
 
 def gaze(attention_BHTT: Tensor, digits: int) -> Tensor:
@@ -53,18 +54,20 @@ def gaze(attention_BHTT: Tensor, digits: int) -> Tensor:
     return torch.stack([*masses, spread], -1).mean((0, 2))
 
 
-def address_metrics(found: Mapping[str, Mapping[int, Tensor]]) -> dict[str, float]:
-    """Metrics of what :func:`digit_attention` gave for several lengths, that of training first.
+def address_metrics(by_length: Mapping[str, Mapping[int, Tensor]]) -> dict[str, float]:
+    """Name what :func:`digit_attention` gave for several lengths, that of training first.
 
     ``address/<length>/<measure>@<layer>`` is of the head of the layer that has the most mass on the
     aligned digits at the first length, and without ``@<layer>`` of the one that has the most of all
-    layers: where the same head looks at another length. Masses are in percent.
+    layers: where the same head looks at another length. Masses are in percent. With layers 1 and 2,
+    whose best heads have 30 and 80 % at the first length, ``address/id/aligned@1`` is 30,
+    ``address/id/aligned@2`` 80, and so is ``address/id/aligned``.
     """
-    at_first = next(iter(found.values()))
-    heads = {layer: int(each[:, 0].argmax()) for layer, each in at_first.items()}
+    at_first = next(iter(by_length.values()))
+    heads = {layer: int(gazes[:, 0].argmax()) for layer, gazes in at_first.items()}
     best = max(heads, key=lambda layer: float(at_first[layer][heads[layer], 0]))
     metrics = {}
-    for length, by_layer in found.items():
+    for length, by_layer in by_length.items():
         for layer, head in heads.items():
             values = by_layer[layer][head] * torch.tensor([100.0, 100.0, 1.0])
             for measure, value in zip(MEASURES, values.tolist(), strict=True):
@@ -76,6 +79,8 @@ def address_metrics(found: Mapping[str, Mapping[int, Tensor]]) -> dict[str, floa
 
 def address_names(lengths: list[str], layers: int) -> list[str]:
     """What :func:`address_metrics` calls them."""
-    names = [f"address/{length}/{measure}" for length in lengths for measure in MEASURES]
-    ends = ["", *(f"@{layer}" for layer in range(1, layers + 1))]
-    return [f"{name}{end}" for name in names for end in ends]
+    names = []
+    for length, measure in itertools.product(lengths, MEASURES):
+        name = f"address/{length}/{measure}"
+        names += [name, *(f"{name}@{layer}" for layer in range(1, layers + 1))]
+    return names

@@ -50,7 +50,9 @@ class Mixture(Pretrain):
             one_of("task.rows", kind, ("text", *KINDS))
         if next(iter(rows), None) != "text" or not rows["text"]:
             raise ConfigError(f"task.rows={dict(rows)} must begin with some rows of text.")
-        self.turn = [kind for kind, count in rows.items() for _ in range(count)]
+        self.turn: list[str] = []  # the kinds of rows in one turn
+        for kind, count in rows.items():
+            self.turn += [kind] * count
         self.texts = rows["text"]
         self.answer_weight = answer_weight
 
@@ -68,8 +70,8 @@ class Mixture(Pretrain):
         for text in self._validation:
             count = max(1, len(text["inputs"]) // self.texts)
             rows = range(turns * len(self.turn), (turns + count) * len(self.turn))
-            some = {name: part[: count * self.texts] for name, part in text.items()}
-            batches.append(self._mixed(some, "validation", 0, rows))
+            blocks = {name: tokens[: count * self.texts] for name, tokens in text.items()}
+            batches.append(self._mixed(blocks, "validation", 0, rows))
             turns += count
         return self.all_placed(batches)
 

@@ -73,9 +73,11 @@ class Perplexity(TextTask):
 
 def perplexity_names(name: str, windows: Windows) -> list[str]:
     """What :func:`perplexity` calls its numbers."""
-    kinds = ("perplexity@{}", "perplexity@{}_stderr", "bits_per_byte@{}")
-    of_lengths = [kind.format(length) for length in windows.lengths for kind in kinds]
-    return [f"{name}/{kind}" for kind in ("tokens", "unigram_perplexity", *of_lengths)]
+    names = [f"{name}/tokens", f"{name}/unigram_perplexity"]
+    for length in windows.lengths:
+        key = f"{name}/perplexity@{length}"
+        names += [key, f"{key}_stderr", f"{name}/bits_per_byte@{length}"]
+    return names
 
 
 def perplexity(
@@ -112,8 +114,8 @@ def perplexity(
     metrics[f"{name}/unigram_perplexity"] = unigram_perplexity(counts)
     bytes_per_token = tokens.bytes(decode) / targets
     for length in windows.lengths:
-        told = f"{name} at {length}"
-        nll, count = score(model, tokens, windows, length, told, progress, limit, unscored)
+        title = f"{name} at {length}"
+        nll, count = score(model, tokens, windows, length, title, progress, limit, unscored)
         mean = float(nll.sum() / count.sum())
         key = f"{name}/perplexity@{length}"
         error = bootstrap(*_units(nll, count, windows, length))
@@ -190,9 +192,9 @@ def token_counts(tokens: Tokens, at_once: int = 1 << 22) -> np.ndarray:
     """How often a set has each token."""
     counts = np.zeros(0, dtype=np.int64)
     for start in range(0, len(tokens), at_once):
-        found = np.bincount(tokens[start : start + at_once], minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
+        more = np.bincount(tokens[start : start + at_once], minlength=len(counts))
+        more[: len(counts)] += counts
+        counts = more
     return counts
 
 

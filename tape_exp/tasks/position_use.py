@@ -6,7 +6,7 @@ temperature does; φ turns the position. Here parts of the update, or of c, are 
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -62,24 +62,27 @@ def interventions(model: Model, decoder: Decoder, rows: Rows) -> Contexts:
     """What :data:`INTERVENTIONS` names, as far as the decoder has it: contexts in which the same
     weights compute something else. Means over tokens are those of ``rows``.
     """
-    found: Contexts = {name: partial(without, decoder, parts) for name, parts in RESETS.items()}
+    contexts: Contexts = {}
+    for name, terms in RESETS.items():
+        contexts[name] = partial(without, decoder, terms)
     if any(map(has_factors, decoder.blocks())):
         means = mean_factors(model, rows)
-        found |= {name: partial(with_factors, decoder, name, means) for name in FACTORS}
-    return found
+        for name in FACTORS:
+            contexts[name] = partial(with_factors, decoder, name, means)
+    return contexts
 
 
 @contextmanager
-def without(decoder: Decoder, parts: tuple[str, ...]) -> Iterator[None]:
-    """The same weights, computed as if those of the named ``parts`` were zero.
+def without(decoder: Decoder, terms: tuple[str, ...]) -> Iterator[None]:
+    """Compute with the same weights as if those of the named ``terms`` were zero.
 
     ``attention``: P = 0, nothing that attention averages, or that accumulates over tokens, enters
     the state. ``feed_forward``: W2 = 0. No weight is touched.
     """
     resets: dict[str, Any] = {}
-    if "attention" in parts:
+    if "attention" in terms:
         resets |= {"attention": False, "reflects": False}
-    if "feed_forward" in parts:
+    if "feed_forward" in terms:
         resets["feed_forward"] = False
     with ExitStack() as stack:
         for block, (name, value) in itertools.product(decoder.blocks(), resets.items()):
@@ -89,7 +92,7 @@ def without(decoder: Decoder, parts: tuple[str, ...]) -> Iterator[None]:
 
 @contextmanager
 def with_factors(decoder: Decoder, name: str, means: Mapping[int, Tensor]) -> Iterator[None]:
-    """In every layer queries and keys are multiplied by E_1 c' in place of E_l = E_1 c:
+    """Multiply queries and keys in every layer by E_1 c' in place of E_l = E_1 c:
 
     - ``gain``: c' = r, the positions of the first layer, scaled by the context;
     - ``turn``: c' = e^{iφ}, turned by the context and of their first size;
@@ -144,16 +147,16 @@ def mean_factors(model: Model, rows: Rows) -> dict[int, Tensor]:
 def factors(model: Model, tokens: Tensor, counts: Tensor) -> dict[int, Tensor]:
     """c of each layer, from 0, as its attention sees it: (N, H, M), of the N tokens that count."""
     initial: dict[int, Tensor] = {}
-    found = {}
+    by_layer = {}
 
     def watch(block: Block, scores: Scores, state: Tensor) -> None:
         if not has_factors(block):
             return
         E = complex_numbers(state).expand(len(tokens), -1, -1, -1)[counts.to(state.device)]
-        found[block.layer] = E / initial.setdefault(block.kind, E)
+        by_layer[block.layer] = E / initial.setdefault(block.kind, E)
 
     model(tokens, watch=watch, last_only=True, sampler=RowSampler(0, "attention maps"))
-    return found
+    return by_layer
 
 
 @torch.no_grad()
@@ -186,16 +189,19 @@ def factor_metrics(model: Model, tokens: Tensor, counts: Tensor) -> dict[str, fl
 
 def state_names(arch: Arch) -> list[str]:
     """What :func:`state_metrics` calls its numbers."""
-    layers = range(1, arch.layers + 1)
-    return [f"state/{kind}@{layer}" for kind in ("size", "turn") for layer in layers]
+    return _by_number(("size", "turn"), arch.layers)
 
 
 def factor_names(arch: Arch) -> list[str]:
     """What :func:`factor_metrics` calls its numbers."""
-    layers = range(1, arch.layers + 1)
-    blocks = range(1, arch.head_dim // 2 + 1)
-    names = [f"state/{kind}@{layer}" for kind in ("log_gain", "phase") for layer in layers]
-    return names + [f"state/{kind}_by_block@{m}" for kind in ("log_gain", "phase") for m in blocks]
+    by_block = _by_number(("log_gain_by_block", "phase_by_block"), arch.head_dim // 2)
+    return _by_number(("log_gain", "phase"), arch.layers) + by_block
+
+
+def _by_number(kinds: Sequence[str], count: int) -> list[str]:
+    """``state/size@1``, ``state/size@2``, …"""
+    numbers = range(1, count + 1)
+    return [f"state/{kind}@{number}" for kind, number in itertools.product(kinds, numbers)]
 
 
 def complex_numbers(state: Tensor) -> Tensor:

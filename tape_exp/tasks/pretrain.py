@@ -117,11 +117,12 @@ class Pretrain(TextTask):
                 )
         self.blocks = (len(self.corpus) - 1) // T
         rows = min((len(validation) - 1) // T, self.validation_rows)
-        each = max(self.windows.tokens_per_batch // T, 1)
-        starts = np.split(np.arange(rows) * T, range(each, rows, each))
-        self._validation = [_as_batch(validation.blocks(part, T + 1)) for part in starts]
-        read = (self.test_split, self.windows.needed)
-        self.scored = {name: self.tokens(text, *read) for name, text in self.tests.items()}
+        per_batch = max(self.windows.tokens_per_batch // T, 1)
+        batches = np.split(np.arange(rows) * T, range(per_batch, rows, per_batch))
+        self._validation = [_as_batch(validation.blocks(starts, T + 1)) for starts in batches]
+        self.scored = {}
+        for name, text in self.tests.items():
+            self.scored[name] = self.tokens(text, self.test_split, self.windows.needed)
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation blocks and the corpus."""
@@ -152,15 +153,20 @@ class Pretrain(TextTask):
 
     def all_placed(self, batches: list[Batch]) -> list[Batch]:
         """Batches of validation, which are the same for every seed, with their positions."""
-        firsts = np.cumsum([0, *(len(batch["inputs"]) for batch in batches)])[:-1]
-        pairs = zip(batches, firsts, strict=True)
-        return [self.placed(batch, 0, int(first)) for batch, first in pairs]
+        placed = []
+        first = 0
+        for batch in batches:
+            placed.append(self.placed(batch, 0, first))
+            first += len(batch["inputs"])
+        return placed
 
     def metric_names(self) -> list[str]:
-        labels = [text.label for text in self.tests.values()]
-        of_tests = [name for label in labels for name in perplexity_names(label, self.windows)]
-        of_updates = [f"causal/{name}/perplexity" for name in INTERVENTIONS]
-        return [*of_tests, "shift/attention", *of_updates, *factor_names(self.arch)]
+        names = []
+        for text in self.tests.values():
+            names += perplexity_names(text.label, self.windows)
+        names.append("shift/attention")
+        names += [f"causal/{intervention}/perplexity" for intervention in INTERVENTIONS]
+        return names + factor_names(self.arch)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """The perplexity on each test set at each length, and the error of shifted positions."""
@@ -184,15 +190,19 @@ class Pretrain(TextTask):
         or of its update left out; means over tokens are those of these blocks.
         """
         batches = self._validation[:limit]
-        rows = [(x["inputs"], torch.ones_like(x["inputs"], dtype=torch.bool)) for x in batches]
-        metrics = factor_metrics(model, *(part[:DIAGNOSED] for part in rows[0]))
+        rows = []
+        for batch in batches:
+            rows.append((batch["inputs"], torch.ones_like(batch["inputs"], dtype=torch.bool)))
+        tokens, counts = rows[0]
+        metrics = factor_metrics(model, tokens[:DIAGNOSED], counts[:DIAGNOSED])
         for name, changed in interventions(model, model.decoder, rows).items():
+            nll = []
             with changed():
-                nll = [
-                    model(x["inputs"], labels_BT=x["labels"], sampler=self.test_sampler(number))
-                    for number, x in enumerate(batches)
-                ]
-            mean = float(torch.cat([each.flatten() for each in nll]).double().mean())
+                for number, batch in enumerate(batches):
+                    sampler = self.test_sampler(number)
+                    losses = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
+                    nll.append(losses.flatten())
+            mean = float(torch.cat(nll).double().mean())
             metrics[f"causal/{name}/perplexity"] = math.exp(min(mean, 700))
         return metrics
 

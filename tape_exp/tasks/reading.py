@@ -1,5 +1,6 @@
 """Reading: the question sets of SCROLLS, on generated documents whose four facts differ in kind."""
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -26,7 +27,8 @@ from tape_exp.tasks.passkey import longest_fit
 from tape_exp.tasks.scrolls import SCORED
 from tape_exp.tasks.text import TextTask
 
-PARTS = {"": 1, "twice/": 2}  # of the metrics -> how many times max_length a tested prompt has
+# Prefix of the metrics -> how many times max_length a tested prompt has.
+TESTED = {"": 1, "twice/": 2}
 FULL = 0.25  # of training, after its first half, until documents have up to their whole length
 
 
@@ -73,10 +75,15 @@ class Reading(TextTask):
     ) -> None:
         one_of("task.dataset", dataset, FACTS)
         super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
-        self.set_max_length(max(PARTS.values()) * max_length)
-        self.optim, self.dataset, self.max_length = optim, dataset, max_length
-        self.questions, self.test_questions, self.new_tokens = questions, test_questions, new_tokens
-        self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch
+        self.set_max_length(max(TESTED.values()) * max_length)
+        self.optim = optim
+        self.dataset = dataset
+        self.max_length = max_length
+        self.questions = questions
+        self.test_questions = test_questions
+        self.new_tokens = new_tokens
+        self.validation_rows = validation_rows
+        self.rows_per_batch = rows_per_batch
 
     # ---- rows ----
 
@@ -95,20 +102,23 @@ class Reading(TextTask):
 
     def _row(self, stream: str, seed: int, row: int) -> Batch:
         """``inputs`` and ``labels``, both (max_length - 1,)."""
-        training = stream == "train"
-        share, asked = (self.filler(row), self.questions) if training else (1.0, 1)
+        share = self.filler(row) if stream == "train" else 1.0
+        questions = self.questions if stream == "train" else 1
         generator = random.Random(seed_for(seed, "reading", self.dataset, stream, row))
         write, facts = builtin.facts_document(self.dataset, generator)
-        pairs = [self._asked(generator.choice(facts), generator) for _ in range(asked)]
-        rest = sum(len(closing) + len(answer) for closing, answer in pairs)
-        most = self._filled(write, self.max_length - rest)[1] if share else 0
-        document = self._document(write, int(share * generator.random() * (most + 1)))
-        tokens, scored = [*document], [False] * len(document)
-        for closing, answer in pairs:
+        tokens: list[int] = []
+        scored: list[bool] = []
+        for _ in range(questions):
+            closing, answer = self._question(generator.choice(facts), generator)
             tokens += [*closing, *answer]
             scored += [False] * len(closing) + [True] * len(answer)
+        most = self._filled(write, self.max_length - len(tokens))[1] if share else 0
+        document = self._document(write, int(share * generator.random() * (most + 1)))
+        tokens = [*document, *tokens]
+        scored = [False] * len(document) + scored
         inputs = torch.full((self.max_length - 1,), self.tokenizer.eos)
-        labels, ids = torch.full_like(inputs, IGNORE), torch.tensor(tokens)
+        labels = torch.full_like(inputs, IGNORE)
+        ids = torch.tensor(tokens)
         inputs[: len(ids) - 1] = ids[:-1]
         labels[: len(ids) - 1] = torch.where(torch.tensor(scored)[1:], ids[1:], IGNORE)
         return {"inputs": inputs, "labels": labels}
@@ -126,7 +136,7 @@ class Reading(TextTask):
     def _document(self, write: Callable[[int], str], sentences: int) -> list[int]:
         return self.tokenizer.begun(self.tokenizer.pieces(write(sentences), True).ids)
 
-    def _asked(self, fact: Fact, generator: random.Random) -> tuple[list[int], list[int]]:
+    def _question(self, fact: Fact, generator: random.Random) -> tuple[list[int], list[int]]:
         """The tokens of a question with its instruction, and of its answer with EOS."""
         example = self.example("", fact, generator)
         prompt, answer = scrolls.encode(example, self.tokenizer, 10 * self.max_length)
@@ -143,18 +153,18 @@ class Reading(TextTask):
         """Write every tested prompt; its document fills the length but for the answer."""
         self.tested: dict[str, Example] = {}
         self.prompts: dict[str, list[int]] = {}
-        self.part_of: dict[str, str] = {}
-        for part, number in ((part, n) for part in PARTS for n in range(self.test_questions)):
-            id_ = f"{part}{number}"
+        self.prefix_of: dict[str, str] = {}
+        for prefix, number in itertools.product(TESTED, range(self.test_questions)):
+            id_ = f"{prefix}{number}"
             generator = random.Random(seed_for(0, "reading", self.dataset, "test", id_))
             write, facts = builtin.facts_document(self.dataset, generator)
             fact = generator.choice(facts)
-            closing, _ = self._asked(fact, random.Random(id_))
-            room = PARTS[part] * self.max_length - len(closing) - self.new_tokens
+            closing, _ = self._question(fact, random.Random(id_))
+            room = TESTED[prefix] * self.max_length - len(closing) - self.new_tokens
             document, _ = self._filled(write, room)
             self.tested[id_] = self.example(id_, fact, random.Random(id_))
             self.prompts[id_] = [*document, *closing]
-            self.part_of[id_] = part
+            self.prefix_of[id_] = prefix
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation rows, and every tested prompt."""
@@ -164,36 +174,46 @@ class Reading(TextTask):
         return short_hash([json.dumps(self.prompts)])
 
     def metric_names(self) -> list[str]:
-        label, values = Text(self.dataset, "builtin").label, score(self.dataset, *SCORED)[0]
-        names = [f"{label}/{part}{name}" for part in PARTS for name in values]
-        return [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+        label = Text(self.dataset, "builtin").label
+        names = []
+        for prefix, value in itertools.product(TESTED, score(self.dataset, *SCORED)[0]):
+            name = f"{label}/{prefix}{value}"
+            names += [name, f"{name}_low", f"{name}_high"]
+        return names
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Answer every question, and score each length; the answers in a table."""
 
         def answer(ids: Sequence[str], first: int) -> dict[str, str]:
-            asked, ends = [self.prompts[id_] for id_ in ids], self.stop_tokens
+            prompts = [self.prompts[id_] for id_ in ids]
             sampler = RowSampler(0, "answers", first=first)
-            rows = generate(model.decoder, asked, self.new_tokens, ends, sampler=sampler)
+            rows = generate(
+                model.decoder, prompts, self.new_tokens, self.stop_tokens, sampler=sampler
+            )
             return {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
 
         batches = batched([*self.prompts], self.rows_per_batch)[:limit]
         answers = shared(batches, answer, progress, f"answering {self.dataset}")
         metrics: dict[str, float] = {}
         table = []
-        for part in dict.fromkeys(self.part_of[id_] for id_ in answers):
-            ids = [id_ for id_ in answers if self.part_of[id_] == part]
-            values, of_each = score(
-                self.dataset, answers, {id_: self.tested[id_].references for id_ in ids}
-            )
+        ids_of: dict[str, list[str]] = {}
+        for id_ in answers:
+            ids_of.setdefault(self.prefix_of[id_], []).append(id_)
+        for prefix, ids in ids_of.items():
+            references = {id_: self.tested[id_].references for id_ in ids}
+            values, scores = score(self.dataset, answers, references)
             for name, (value, low, high) in values.items():
-                key = f"{Text(self.dataset, 'builtin').label}/{part}{name}"
+                key = f"{Text(self.dataset, 'builtin').label}/{prefix}{name}"
                 metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
-            table += [self._told(id_, answers[id_]) | of_each[id_] for id_ in ids]
+            table += [self._table_row(id_, answers[id_]) | scores[id_] for id_ in ids]
         return Evaluation(metrics, tables={"predictions": table}, samples=table[:3])
 
-    def _told(self, id_: str, answer: str) -> dict[str, Any]:
+    def _table_row(self, id_: str, answer: str) -> dict[str, Any]:
         """A row of the table, without its scores."""
         example = self.tested[id_]
-        asked = {"id": id_, "question": example.question, "references": example.references[0]}
-        return {**asked, "prediction": answer}
+        return {
+            "id": id_,
+            "question": example.question,
+            "references": example.references[0],
+            "prediction": answer,
+        }

@@ -62,9 +62,8 @@ class RetrievalTraining(Questions):
         return self.drawn("test", self.seed, length, number, bin_=number % self.depth_bins)
 
     def drawn(self, stream: str, seed: int, *place: int, bin_: int | None = None) -> Question:
-        """A function of its arguments; the depth is uniform, in a bin if one is given.
-
-        Where nothing is tested it has any number of items up to the set one.
+        """Draw a question, as a function of the arguments; its depth is uniform, in a bin if one is
+        given. Where nothing is tested it has any number of items up to the set one.
         """
         purpose = ("retrieval", "multi_key", self.items, stream, *place)
         generator = np.random.default_rng(seed_for(seed, *purpose))
@@ -97,12 +96,13 @@ class RetrievalTraining(Questions):
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         evaluation = super().evaluate(model, progress, limit)
-        of_length: dict[int, list[bool]] = {}
+        correct: dict[int, list[bool]] = {}
         for row in evaluation.tables[self.name]:
-            of_length.setdefault(row["length"], []).append(row["correct"])
-        scores = {n: {"accuracy": np.array(right)} for n, right in of_length.items()}
-        means = split_means(scores, ["accuracy"], self.is_trained)
-        evaluation.metrics |= {k: mean for k, mean in means.items() if not k.startswith("test/")}
+            correct.setdefault(row["length"], []).append(row["correct"])
+        scores = {length: {"accuracy": np.array(right)} for length, right in correct.items()}
+        for name, mean in split_means(scores, ["accuracy"], self.is_trained).items():
+            if not name.startswith("test/"):
+                evaluation.metrics[name] = mean
         return evaluation
 
     def _training_row(self, stream: str, seed: int, row: int) -> Row:
@@ -117,4 +117,5 @@ class RetrievalTraining(Questions):
             return self.writer(question), self.right(question), room
 
         prompt, answer = training_row(draw, self.train_length)
-        return prompt + answer, [False] * len(prompt) + [True] * len(answer)
+        scored = [False] * len(prompt) + [True] * len(answer)
+        return prompt + answer, scored

@@ -69,8 +69,8 @@ class Scrolls(TextTask):
     ) -> None:
         one_of("task.dataset", dataset, DATASETS)
         super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
-        _, usual = scrolls.DATASETS[dataset]
-        self.new_tokens = new_tokens or usual
+        _, tokens_of_set = scrolls.DATASETS[dataset]
+        self.new_tokens = new_tokens or tokens_of_set
         # Half of max_length at most, so that a long summary leaves a document.
         self.reserved = min(self.new_tokens, max_length // 2)
         self.set_max_length(max_length - self.reserved + self.new_tokens)
@@ -82,14 +82,16 @@ class Scrolls(TextTask):
         self.answer_limit = answer_limit
         self.validation_rows = validation_rows
         self.rows_per_batch = rows_per_batch
-        self.given = (source, path, repository, revision)
+        self.data = (source, path, repository, revision)
         self._encoded = cache(lambda n, reference: self._row(self.examples[n], reference))
 
     def prepare(self) -> None:
         """Read both splits, and check that every question fits."""
-        self.examples = scrolls.read(self.dataset, "train", *self.given)
-        self.validation = scrolls.read(self.dataset, "validation", *self.given)
-        self.pairs = [(n, r) for n, e in enumerate(self.examples) for r in range(len(e.references))]
+        self.examples = scrolls.read(self.dataset, "train", *self.data)
+        self.validation = scrolls.read(self.dataset, "validation", *self.data)
+        self.pairs: list[tuple[int, int]] = []  # of an example and one of its references
+        for number, example in enumerate(self.examples):
+            self.pairs += [(number, reference) for reference in range(len(example.references))]
         for example in (*self.examples, *self.validation):
             scrolls.room(example, self.tokenizer, self.max_length, self.reserved)
 
@@ -112,8 +114,10 @@ class Scrolls(TextTask):
 
     def metric_names(self) -> list[str]:
         label = Text(self.dataset, self.source).label
-        values = score(self.dataset, *SCORED)[0]
-        return [f"{label}/{name}{end}" for name in values for end in ("", "_low", "_high")]
+        names = []
+        for value in score(self.dataset, *SCORED)[0]:
+            names += [f"{label}/{value}", f"{label}/{value}_low", f"{label}/{value}_high"]
+        return names
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Answer every question, the longest prompts first, and score; the answers in a table."""
@@ -122,28 +126,39 @@ class Scrolls(TextTask):
         order = sorted(prompts, key=lambda id_: (-len(prompts[id_]), id_))
 
         def answer(ids: Sequence[str], first: int) -> dict[str, str]:
-            asked = [prompts[id_] for id_ in ids]
-            ends = self.stop_tokens
+            batch = [prompts[id_] for id_ in ids]
             sampler = RowSampler(0, "answers", first=first)
-            rows = generate(model.decoder, asked, self.new_tokens, ends, sampler=sampler)
+            rows = generate(
+                model.decoder, batch, self.new_tokens, self.stop_tokens, sampler=sampler
+            )
             return {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
 
         batches = batched(order, self.rows_per_batch)[:limit]
         answers = shared(batches, answer, progress, f"answering {self.dataset}")
-        asked = {e.id: e for e in self.validation if e.id in answers}
-        values, of_each = score(self.dataset, answers, {k: e.references for k, e in asked.items()})
+        examples = [example for example in self.validation if example.id in answers]
+        references = {example.id: example.references for example in examples}
+        values, scores = score(self.dataset, answers, references)
         metrics: dict[str, float] = {}
         for name, (value, low, high) in values.items():
             key = f"{Text(self.dataset, self.source).label}/{name}"
             metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
         table = []
-        for id_, example in asked.items():
-            row = {"id": id_, "question": example.question or ""}
-            row |= {"references": " | ".join(example.references), "prediction": answers[id_]}
-            table.append(row | of_each[id_])
-        short = [{k: v[:600] if isinstance(v, str) else v for k, v in r.items()} for r in table[:3]]
-        return Evaluation(metrics, tables={"predictions": table}, samples=short)
+        for example in examples:
+            row = {
+                "id": example.id,
+                "question": example.question or "",
+                "references": " | ".join(example.references),
+                "prediction": answers[example.id],
+            }
+            table.append(row | scores[example.id])
+        samples = [shortened(row) for row in table[:3]]
+        return Evaluation(metrics, tables={"predictions": table}, samples=samples)
 
     def _row(self, example: Example, reference: int) -> Batch:
         cut = (self.max_length, self.answer_limit, reference)
         return scrolls.as_row(*scrolls.encode(example, self.tokenizer, *cut), self.max_length - 1)
+
+
+def shortened(row: dict[str, Any], most: int = 600) -> dict[str, Any]:
+    """A row of a table whose texts are cut to so many characters."""
+    return {key: value[:most] if isinstance(value, str) else value for key, value in row.items()}

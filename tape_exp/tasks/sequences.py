@@ -1,8 +1,8 @@
 """A task whose rows are a prompt and an answer: a class with its symbols and ``sample``."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,17 @@ TRIES = 64  # times as many rows are drawn until enough of them differ
 class Draws:
     """The random numbers of one row: they depend on the stream's key and the row's number only."""
 
-    def __init__(self, words: np.ndarray, key: int, row: int, part: int = 0) -> None:
+    def __init__(self, words: np.ndarray, key: int, row: int, piece: int = 0) -> None:
         self._words = words
         self._key = key
         self._row = row
-        self._part = part
+        self._piece = piece
         self._next = 0
 
     @cached_property
     def _more(self) -> np.random.Philox:
-        """Of a part of Philox that lanes never reach."""
-        return np.random.Philox(key=self._key, counter=[0, 1 + self._row, self._part, 0])
+        """Words of counters of Philox that lanes never reach."""
+        return np.random.Philox(key=self._key, counter=[0, 1 + self._row, self._piece, 0])
 
     def words(self, count: int) -> np.ndarray:
         """(count,) uint32, uniform."""
@@ -56,13 +56,13 @@ class Draws:
 
     def large(self, limit: int) -> int:
         """A uniform integer in 0 … limit - 1, of any size, from all numbers that are left."""
-        rest = self.words(len(self._words) - self._next).astype("<u4")
-        return int.from_bytes(rest.tobytes(), "little") * limit >> 32 * len(rest)
+        words = self.words(len(self._words) - self._next).astype("<u4")
+        return int.from_bytes(words.tobytes(), "little") * limit >> 32 * len(words)
 
-    def split(self, parts: int) -> list["Draws"]:
-        """What is left in equal parts, for a row whose length must not move its later numbers."""
-        rest = np.split(self._words[self._next :], parts)
-        return [Draws(words, self._key, self._row, part) for part, words in enumerate(rest)]
+    def split(self, count: int) -> list["Draws"]:
+        """What is left in equal pieces, for a row whose length must not move its later numbers."""
+        pieces = np.split(self._words[self._next :], count)
+        return [Draws(words, self._key, self._row, piece) for piece, words in enumerate(pieces)]
 
 
 class SequenceTask(Task):
@@ -132,11 +132,11 @@ class SequenceTask(Task):
         self.samples = samples_per_length
         self._tested = dict[Any, list[Row]]()
         if lengths is None:
-            usual = filter(self.has, self.usual(train_length))
-            lengths = tuple(n for n in usual if len(self.test_rows(n)) == samples_per_length)
-            lengths = lengths or (train_length,)
-        there = self.shortest <= train_length <= self.longest
-        if wrong := [n for n in lengths if not self.has(n)] + [train_length] * (not there):
+            lengths = tuple(filter(self.has_enough, self.usual(train_length))) or (train_length,)
+        wrong = [n for n in lengths if not self.has(n)]
+        if not self.shortest <= train_length <= self.longest:
+            wrong.append(train_length)
+        if wrong:
             raise ConfigError(
                 f"task.train_length={train_length} and task.lengths={list(lengths)}: the task has "
                 f"no rows of {wrong[0]} {self.unit}, only of {self.shortest} to {self.longest}."
@@ -146,10 +146,15 @@ class SequenceTask(Task):
                 f"task.train_length={train_length} is above task.lengths, up to {max(lengths)}."
             )
         tested = sorted(set(lengths))
-        sizes = {"max_length": tested[-1], "train_length": train_length}
-        sizes = {key: self.width(n) - 1 for key, n in sizes.items()}
-        digits = tuple(self.number_of[digit] for digit in self.digits)
-        super().__init__(arch, optim, seed, vocab=len(self.vocabulary), digits=digits, **sizes)
+        super().__init__(
+            arch,
+            optim,
+            seed,
+            vocab=len(self.vocabulary),
+            digits=tuple(map(self.number_of.__getitem__, self.digits)),
+            max_length=self.width(tested[-1]) - 1,
+            train_length=self.width(train_length) - 1,
+        )
         self.axes = {f"length ({self.unit})": tested}
         self.trained_length = train_length
         self.lengths = tested
@@ -164,9 +169,12 @@ class SequenceTask(Task):
         for row, words in enumerate(lanes(key, first, count, 1 + draws), first):
             rng = Draws(words, key, row)
             prompt, answer = self.sample(lengths[rng.below(len(lengths))], rng)
-            end = [EOS] * self.ends
-            tokens = [self.number_of[symbol] for symbol in (*prompt, *answer)] + end
-            yield tokens, [False] * len(prompt) + [*self.scored(answer)] + [True] * len(end)
+            tokens = [self.number_of[symbol] for symbol in (*prompt, *answer)]
+            scored = [False] * len(prompt) + [*self.scored(answer)]
+            if self.ends:
+                tokens.append(EOS)
+                scored.append(True)
+            yield tokens, scored
 
     def stream(self, key: int, first: int, count: int) -> Batch:
         rows = self.rows(key, first, count, self.trained, self.draws(self.trained[-1]))
@@ -181,27 +189,34 @@ class SequenceTask(Task):
         if slice_ not in self._tested:
             key = seed_for(0, "test", slice_)
             draws = self.draws(n)
-            many = self.samples
-            found: dict[tuple[int, ...], Row] = {}
-            for first in range(0, TRIES * many, many):
-                for row in self.rows(key, first, many, [n], draws):
-                    found.setdefault(tuple(row[0]), row)
-                if len(found) >= many:
+            samples = self.samples
+            different: dict[tuple[int, ...], Row] = {}
+            for first in range(0, TRIES * samples, samples):
+                for row in self.rows(key, first, samples, [n], draws):
+                    different.setdefault(tuple(row[0]), row)
+                if len(different) >= samples:
                     break
-            self._tested[slice_] = list(islice(found.values(), many))
+            self._tested[slice_] = list(itertools.islice(different.values(), samples))
         return self._tested[slice_]
+
+    def has_enough(self, n: int) -> bool:
+        """Whether there are as many different rows of a length as the test has."""
+        return self.has(n) and len(self.test_rows(n)) == self.samples
 
     def enough(self, n: int, slice_: Any) -> None:
         """Raise :class:`ConfigError` where there are fewer test rows than were asked for."""
-        if (found := len(self.test_rows(n, slice_))) < self.samples:
+        count = len(self.test_rows(n, slice_))
+        if count < self.samples:
             raise ConfigError(
-                f"the task makes only {found} different rows of length {n}; "
-                f"task.samples_per_length={found} would do, or longer task.lengths."
+                f"the task makes only {count} different rows of length {n}; "
+                f"task.samples_per_length={count} would do, or longer task.lengths."
             )
 
     def metric_names(self) -> list[str]:
-        at = [f"test/{measure}@{n}" for n in self.lengths for measure in self.measures]
-        return [*super().metric_names(), *at]
+        names = super().metric_names()
+        for n, measure in itertools.product(self.lengths, self.measures):
+            names.append(f"test/{measure}@{n}")
+        return names
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         evaluation = super().summarise(scores)

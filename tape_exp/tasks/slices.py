@@ -1,5 +1,6 @@
 """Scores of a test set by slices: rows of one length, or of one pair of lengths, together."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,10 +9,13 @@ import torch
 from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.machine.processes import gather
 from tape_exp.runs.evaluation import Heatmap
 
 RowScores = dict[str, np.ndarray]
 """Measure -> one value a row, from 0 to 1."""
+SliceScores = tuple[Any, dict[str, Tensor]]
+"""A slice, and the scores of some of its rows on their device."""
 Row = tuple[list[int], list[bool]]
 """The tokens of a row, without padding, and which of them are scored."""
 SHOWN = 8  # rows of a test set that a run keeps as text, at most
@@ -29,15 +33,17 @@ def samples_of(
     """
     rows = len(logits) // len(slices)
     count = min(most, len(slices))
-    told: list[dict[str, str | bool]] = []
-    for k in (k * (len(slices) - 1) // max(count - 1, 1) for k in range(count)):
-        inputs, labels = (batch[key][k * rows] for key in ("inputs", "labels"))
+    samples: list[dict[str, str | bool]] = []
+    for number in range(count):
+        k = number * (len(slices) - 1) // max(count - 1, 1)
+        inputs = batch["inputs"][k * rows]
+        labels = batch["labels"][k * rows]
         answered = labels != IGNORE
         begin = int(answered.int().argmax()) + 1 if answered.any() else len(answered)
         right = labels[answered]
         written = logits[k * rows].argmax(-1).cpu()[answered]
         lengths = slices[k] if isinstance(slices[k], tuple) else (slices[k],)
-        told.append(
+        samples.append(
             {
                 "length": " × ".join(map(str, lengths)),
                 "asked": decode(inputs[:begin].tolist()),
@@ -46,14 +52,48 @@ def samples_of(
                 "correct": bool((right == written).all()),
             }
         )
-    return told
+    return samples
+
+
+def split_scores(slices: Sequence[Any], scores: Mapping[str, Tensor]) -> list[SliceScores]:
+    """Divide the scores of a batch's rows equally among its slices, in their order.
+
+    Slices 3 and 5 and ``{"exact_match": [1, 0, 1, 1]}`` give ``(3, {"exact_match": [1, 0]})`` and
+    ``(5, {"exact_match": [1, 1]})``.
+    """
+    chunks = {measure: values.chunk(len(slices)) for measure, values in scores.items()}
+    pairs = []
+    for number, name in enumerate(slices):
+        pairs.append((name, {measure: chunk[number] for measure, chunk in chunks.items()}))
+    return pairs
+
+
+def gather_scores(pairs: Iterable[SliceScores]) -> dict[Any, RowScores]:
+    """Gather what the processes scored, by slice.
+
+    Only here do scores leave a GPU, so that it is not waited for between its batches.
+    """
+    local = []
+    for name, scores in pairs:
+        local.append((name, {measure: values.cpu().numpy() for measure, values in scores.items()}))
+    by_slice: dict[Any, list[RowScores]] = {}
+    for name, chunk in itertools.chain.from_iterable(gather(local)):
+        by_slice.setdefault(name, []).append(chunk)
+    return {name: _concatenated(chunks) for name, chunks in by_slice.items()}
+
+
+def _concatenated(chunks: Sequence[RowScores]) -> RowScores:
+    scores = {}
+    for measure in chunks[0]:
+        scores[measure] = np.concatenate([chunk[measure] for chunk in chunks])
+    return scores
 
 
 def next_tokens(rows: np.ndarray, answer: np.ndarray) -> Batch:
     """Inputs (B, T) and labels of rows of tokens (B, T + 1), scored where ``answer`` is true."""
     tokens = torch.from_numpy(rows).long()
-    kept = torch.from_numpy(answer[:, 1:])
-    return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~kept, IGNORE)}
+    scored = torch.from_numpy(answer[:, 1:])
+    return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~scored, IGNORE)}
 
 
 def padded(rows: Sequence[Row], width: int) -> Batch:
@@ -85,13 +125,20 @@ def row_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def splits_of(slices: Iterable[Any], is_trained: Callable[[Any], bool]) -> list[str]:
     """Which of ``id`` and ``ood`` have slices."""
     trained = set(map(is_trained, slices))
-    return [name for name, inside in (("id", True), ("ood", False)) if inside in trained]
+    splits = []
+    if True in trained:
+        splits.append("id")
+    if False in trained:
+        splits.append("ood")
+    return splits
 
 
 def split_names(measures: Sequence[str], splits: Sequence[str]) -> list[str]:
     """What :func:`split_means` calls its numbers, of the splits that have slices."""
-    names = [f"{split}/{measure}" for split in splits for measure in measures]
-    return [f"{name}{end}" for name in names for end in ("", "_stderr")]
+    names = []
+    for split, measure in itertools.product(splits, measures):
+        names += [f"{split}/{measure}", f"{split}/{measure}_stderr"]
+    return names
 
 
 def split_means(
@@ -101,24 +148,39 @@ def split_means(
 
     ``test/<measure>`` is over all slices, ``id/<measure>`` over those that training shows,
     ``ood/<measure>`` over the others, each with ``…_stderr``. A split without slices is left out.
+
+    Of slices 2 (trained), with rows right, right, and 4, with rows right, wrong, ``test/…`` is
+    (100 + 50) / 2 = 75, ``id/…`` 100 and ``ood/…`` 50.
     """
     slices = sorted(scores)
-    trained = np.array([is_trained(name) for name in slices])
+    trained = np.array(list(map(is_trained, slices)))
     metrics = {}
     for split, inside in (("test", trained | True), ("id", trained), ("ood", ~trained)):
         for measure in measures if inside.any() else ():
-            rows = [scores[name][measure].astype(float) for name in slices]
-            mean = np.array([values.mean() for values in rows])
-            # The population variance mean(x²) - mean(x)², written so that it is p (1 - p) of a
-            # measure that is 0 or 1, without rounding.
-            spread = mean * (1 - mean) - [(values * (1 - values)).mean() for values in rows]
+            means, variances = _means_and_variances([scores[name][measure] for name in slices])
             # Slices are independent and fixed: the variance of their mean is the mean of their own
             # variances, over their number.
-            variance = spread / [max(len(values) - 1, 1) for values in rows]
-            error = np.sqrt(variance[inside].sum().clip(0)) / inside.sum()
-            metrics[f"{split}/{measure}"] = 100 * float(mean[inside].mean())
+            error = np.sqrt(variances[inside].sum().clip(0)) / inside.sum()
+            metrics[f"{split}/{measure}"] = 100 * float(means[inside].mean())
             metrics[f"{split}/{measure}_stderr"] = 100 * float(error)
     return metrics
+
+
+def _means_and_variances(slices: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Of each slice the mean of its rows, and the variance of that mean.
+
+    The population variance mean(x²) - mean(x)² is written so that it is p (1 - p) of a measure that
+    is 0 or 1, without rounding.
+    """
+    means = np.zeros(len(slices))
+    variances = np.zeros(len(slices))
+    for number, scores in enumerate(slices):
+        rows = scores.astype(float)
+        mean = rows.mean()
+        spread = mean * (1 - mean) - (rows * (1 - rows)).mean()
+        means[number] = mean
+        variances[number] = spread / max(len(rows) - 1, 1)
+    return means, variances
 
 
 def slice_heatmap(
@@ -130,29 +192,45 @@ def slice_heatmap(
     """Each slice's mean in percent (NaN: not scored): measures by length, or a grid of pairs."""
     if not axes:
         return None
-    labels = list(axes)
-    lengths = list(axes.values())
     if len(axes) == 2:
-        cells: list[list[Any]] = [[(a, b) for b in lengths[1]] for a in lengths[0]]
-        values = [[_percent(scores, cell, measures[0]) for cell in row] for row in cells]
-        title = f"{measures[0].replace('_', ' ')} (%)"
-        names = _names(lengths[0])
-        trained = sum(is_trained(row[0]) for row in cells)
-    else:
-        labels = ["", *labels]
-        cells = [list(lengths[0])]
-        title = "right (%)"
-        values = [[_percent(scores, cell, measure) for cell in cells[0]] for measure in measures]
-        names = [measure.replace("_", " ") for measure in measures]
-        trained = len(measures)
+        return _grid_of_pairs(scores, measures[0], axes, is_trained)
+    (label, lengths), *_ = axes.items()
+    values = np.zeros((len(measures), len(lengths)))
+    for row, measure in enumerate(measures):
+        values[row] = [_percent(scores, length, measure) for length in lengths]
     return Heatmap(
-        np.array(values),
-        title=title,
-        row_label=labels[0],
-        column_label=labels[1],
-        trained=(trained, sum(map(is_trained, cells[0]))),
-        rows=names,
-        columns=_names(lengths[-1]),
+        values,
+        title="right (%)",
+        row_label="",
+        column_label=label,
+        trained=(len(measures), sum(map(is_trained, lengths))),
+        rows=[measure.replace("_", " ") for measure in measures],
+        columns=_names(lengths),
+    )
+
+
+def _grid_of_pairs(
+    scores: Mapping[Any, RowScores],
+    measure: str,
+    axes: Mapping[str, Sequence[int]],
+    is_trained: Callable[[Any], bool],
+) -> Heatmap:
+    """One measure of pairs of lengths."""
+    (row_label, first), (column_label, second) = axes.items()
+    values = np.zeros((len(first), len(second)))
+    for row, a in enumerate(first):
+        values[row] = [_percent(scores, (a, b), measure) for b in second]
+    return Heatmap(
+        values,
+        title=f"{measure.replace('_', ' ')} (%)",
+        row_label=row_label,
+        column_label=column_label,
+        trained=(
+            sum(is_trained((a, second[0])) for a in first),
+            sum(is_trained((first[0], b)) for b in second),
+        ),
+        rows=_names(first),
+        columns=_names(second),
     )
 
 

@@ -50,8 +50,12 @@ class Stability(Analysis):
 
     def metric_names(self) -> list[str]:
         """Those of trained weights, and of encodings with an E, among them."""
-        parts = (WEIGHTS, PRECISIONS, SHIFTS, MEASURES, self.layers)
-        return ["{}_{}/{}/{}@{}".format(*names) for names in itertools.product(*parts)]
+        names = []
+        for weights, precision, shift, measure, layer in itertools.product(
+            WEIGHTS, PRECISIONS, SHIFTS, MEASURES, self.layers
+        ):
+            names.append(f"{weights}_{precision}/{shift}/{measure}@{layer}")
+        return names
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         decoders = {"trained": model.decoder} if self.surroundings.checkpoint is not None else {}
@@ -117,13 +121,14 @@ def changes(before: Trace, after: Trace, skip: int = 0) -> dict[str, float]:
     is half its trace, averaged, and sees less: from a RoPE start a shift leaves the trace of the
     second layer's blocks as it is even where W1 and W2 mix over R, since 2 × 2 rotations commute.
     """
-    found = {"attention_relative": attention_change(before, after, skip)}
+    measures = {"attention_relative": attention_change(before, after, skip)}
     old = before.products
     new = after.products
     if old is not None and new is not None:
-        found["products"] = float(_pairs(new[..., skip:, skip:] - old).mean() / _pairs(old).mean())
-        found["blocks"] = _block_change(before, after, skip)
-    return found
+        change = _pairs(new[..., skip:, skip:] - old).mean()
+        measures["products"] = float(change / _pairs(old).mean())
+        measures["blocks"] = _block_change(before, after, skip)
+    return measures
 
 
 def attention_change(before: Trace, after: Trace, skip: int = 0) -> float:
@@ -163,8 +168,8 @@ def _block_change(before: Trace, after: Trace, skip: int) -> float:
     """
     assert before.matrices is not None
     assert after.matrices is not None
-    q, k = (e.double() for e in before.matrices)
-    q_new, k_new = (e[:, skip:].double() for e in after.matrices)
+    q, k = (E.double() for E in before.matrices)
+    q_new, k_new = (E[:, skip:].double() for E in after.matrices)
     change = _squares(torch.cat([q, -q_new], -1), torch.cat([k, k_new], -1))
     return float((change.clamp(min=0) / _squares(q, k)).sqrt())
 
@@ -172,7 +177,9 @@ def _block_change(before: Trace, after: Trace, skip: int) -> float:
 def _squares(U: Tensor, V: Tensor) -> Tensor:
     """Σ_ij ‖U_i V_jᵀ‖², summed over rows, heads and blocks."""
     with full_precision(U):
-        return torch.mul(*(torch.einsum("bihmlr,bihmls->bhmrs", x, x) for x in (U, V))).sum()
+        UtU = torch.einsum("bihmlr,bihmls->bhmrs", U, U)
+        VtV = torch.einsum("bihmlr,bihmls->bhmrs", V, V)
+        return (UtU * VtV).sum()
 
 
 def _pairs(values: Tensor) -> Tensor:

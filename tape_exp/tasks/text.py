@@ -71,9 +71,9 @@ class TextTask(Task):
     def _tokenizer(self) -> Tokenizer:
         """The checkpoint's, or the one of the settings, which must then be the same."""
         checkpoint = self.surroundings.checkpoint
-        kept = starting_weights.companion(checkpoint, "tokenizer.json") if checkpoint else None
-        if kept is not None:
-            return self.tokenization.load(kept)
+        stored = starting_weights.companion(checkpoint, "tokenizer.json") if checkpoint else None
+        if stored is not None:
+            return self.tokenization.load(stored)
         if checkpoint and checkpoint.is_dir():
             raise ConfigError(
                 f"{checkpoint} has no tokenizer.json. transformers writes one: "
@@ -142,10 +142,13 @@ class TextTask(Task):
         """
         begun = self.surroundings.checkpoint
         template = starting_weights.chat_template(begun) if begun else None
-        kept = {} if template is None else {"chat_template.jinja": template}
+        files = {}
+        if template is not None:
+            files["chat_template.jinja"] = template
         if self.tokenizer.named is not None:
-            kept[NAMES] = self.tokenizer.named.config()
-        return kept | {"tokenizer.json": self.tokenizer.save()}
+            files[NAMES] = self.tokenizer.named.config()
+        files["tokenizer.json"] = self.tokenizer.save()
+        return files
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands and what it is a stream of, for the checkpoint."""
@@ -187,8 +190,8 @@ class Analysis(TextTask):
         super().__init__(**settings)
         self.length = self.train_length if length is None else length
         self.set_max_length(self.length)
-        every = range(1, self.arch.layers + 1)
-        self.layers = [layer for layer in layers or every if layer in every]
+        numbers = range(1, self.arch.layers + 1)
+        self.layers = [layer for layer in layers or numbers if layer in numbers]
         if not self.layers:
             raise ConfigError(f"task.layers={layers}: the layers are 1 … {self.arch.layers}.")
         self.split = split
@@ -198,8 +201,10 @@ class Analysis(TextTask):
         needed = self.rows * self.length
         tokens = self.tokens(self.text, self.split, needed)
         if len(tokens) < needed:
-            told = f"task.rows={self.rows} of task.length={self.length} need {needed}; ask fewer."
-            raise ConfigError(f"text {self.text.name} has {len(tokens)} tokens, and {told}")
+            raise ConfigError(
+                f"text {self.text.name} has {len(tokens)} tokens, and task.rows={self.rows} of "
+                f"task.length={self.length} need {needed}; ask fewer."
+            )
         self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
 
     def fingerprint(self) -> str:

@@ -109,24 +109,23 @@ class WordProblem(Task):
 
     def metric_names(self) -> list[str]:
         splits = splits_of((1, self.lengths[-1]), lambda place: place <= self.train_letters)
-        at = [f"test/{kind}@{n}" for n in self.lengths for kind in ("state", "word")]
-        return at + split_names(["state"], splits)
+        names = []
+        for n in self.lengths:
+            names += [f"test/state@{n}", f"test/word@{n}"]
+        return names + split_names(["state"], splits)
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         """Shares of right states and of right words by length, and after each letter."""
         right = scores["words"]["right"]
-        whole = np.logical_and.accumulate(right, 1)
+        right_so_far = np.logical_and.accumulate(right, 1)
         edges = [0, *self.lengths]
         states = [right[:, a:b].mean() for a, b in itertools.pairwise(edges)]
-        words = [whole[:, end - 1].mean() for end in self.lengths]
+        words = [right_so_far[:, end - 1].mean() for end in self.lengths]
         metrics: dict[str, float] = {}
         for end, state, word in zip(self.lengths, states, words, strict=True):
             metrics |= {f"test/state@{end}": 100 * float(state)}
             metrics |= {f"test/word@{end}": 100 * float(word)}
-        parts = zip((True, False), np.split(right, [self.train_letters], axis=1), strict=True)
-        means = {trained: {"state": part.mean(1)} for trained, part in parts if part.size}
-        found = split_means(means, ["state"], bool)
-        metrics |= {key: mean for key, mean in found.items() if not key.startswith("test/")}
+        metrics |= self._split_metrics(right)
         heatmap = Heatmap(
             100 * np.array([states, words]),
             title="right (%)",
@@ -136,8 +135,19 @@ class WordProblem(Task):
             rows=["states", "words"],
             columns=list(map(str, self.lengths)),
         )
-        shares = (right.mean(0), whole.mean(0), self.group.guess(self.lengths[-1]))
-        rows = enumerate(np.round(100 * np.stack(shares, 1), 2).tolist(), 1)
-        names = ("letters", "state", "word", "guess")
-        places = [dict(zip(names, (place, *row), strict=True)) for place, row in rows]
+        shares = (right.mean(0), right_so_far.mean(0), self.group.guess(self.lengths[-1]))
+        places = []
+        for n, row in enumerate(np.round(100 * np.stack(shares, 1), 2).tolist(), 1):
+            state, word, guess = row
+            places.append({"letters": n, "state": state, "word": word, "guess": guess})
         return Evaluation(metrics, heatmap, tables={"places": places})
+
+    def _split_metrics(self, right: np.ndarray) -> dict[str, float]:
+        """``id/state`` and ``ood/state`` with their errors, from ``right`` (words, letters)."""
+        trained = right[:, : self.train_letters]
+        longer = right[:, self.train_letters :]
+        means = {True: {"state": trained.mean(1)}}
+        if longer.size:
+            means[False] = {"state": longer.mean(1)}
+        metrics = split_means(means, ["state"], bool)
+        return {name: mean for name, mean in metrics.items() if not name.startswith("test/")}

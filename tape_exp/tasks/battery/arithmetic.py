@@ -29,8 +29,9 @@ class BinaryAddition(SequenceTask):
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         bits = 1 + rng.below(n - 2)
-        parts = rng.split(2)
-        (a, first), (b, second) = map(self.operand, (bits, n - 1 - bits), parts)
+        draws = rng.split(2)
+        a, first = self.operand(bits, draws[0])
+        b, second = self.operand(n - 1 - bits, draws[1])
         return f"{first}{self.symbols[0]}{second}=", f"{self.result(a, b):b}"[::-1]
 
     def operand(self, bits: int, rng: Draws) -> tuple[int, str]:
@@ -75,8 +76,10 @@ class MultiAddition(SequenceTask):
         return n * (DIGITS + 1) + len(str(n * (10**DIGITS - 1))) + 1
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        powers = (10 ** rng.below(DIGITS) for _ in range(n))
-        numbers = [power + rng.below(9 * power) for power in powers]
+        numbers = []
+        for _ in range(n):
+            power = 10 ** rng.below(DIGITS)
+            numbers.append(power + rng.below(9 * power))
         return "+".join(str(number)[::-1] for number in numbers) + "=", str(sum(numbers))[::-1]
 
 
@@ -104,8 +107,10 @@ class Multiplication(SequenceTask):
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         powers = (10 ** (n - 1), 10 ** rng.below(n))
         swap = rng.below(2)
-        drawn = zip(powers, rng.split(2), strict=True)
-        factors = [power + part.large(9 * power) for power, part in drawn]
-        first, second = factors[::-1] if swap else factors
+        longer, other = rng.split(2)
+        first = powers[0] + longer.large(9 * powers[0])
+        second = powers[1] + other.large(9 * powers[1])
+        if swap:
+            first, second = second, first
         prompt = f"{str(first)[::-1]}*{str(second)[::-1]}="
         return prompt, str(first * second)[::-1]

@@ -38,16 +38,15 @@ class IndirectIndexing(SequenceTask):
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         letters = string.ascii_letters
-        asked = rng.below(52)
+        query = rng.below(52)
         place = rng.below(n)
         left = min(place, REACH)
         right = min(n - 1 - place, REACH)
         shift = rng.below(left + right) - left
         shift += shift >= 0  # not the letter itself
-        others = letters[:asked] + letters[asked + 1 :]
-        row = rng.choice(others, n)
-        row[place] = letters[asked]
-        return [*row, "|", letters[asked], *f"{shift:+}"], row[place + shift]
+        row = rng.choice(letters.replace(letters[query], ""), n)
+        row[place] = letters[query]
+        return [*row, "|", letters[query], *f"{shift:+}"], row[place + shift]
 
 
 class AssociativeRecall(SequenceTask):
@@ -74,10 +73,11 @@ class AssociativeRecall(SequenceTask):
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         keys, values, queries = rng.split(3)
-        drawn = zip(distinct(WORDS, n, keys), distinct(WORDS, n, values), strict=True)
-        pairs = [(f"k{key}", f"v{value}") for key, value in drawn]
-        asked = [pairs[i] for i in query_order(n, queries)]
-        return sum(pairs, ()), sum(asked, ())
+        pairs = []
+        for key, value in zip(distinct(WORDS, n, keys), distinct(WORDS, n, values), strict=True):
+            pairs.append((f"k{key}", f"v{value}"))
+        answers = [pairs[i] for i in query_order(n, queries)]
+        return sum(pairs, ()), sum(answers, ())
 
     def scored(self, answer: Sequence[str]) -> Sequence[bool]:
         return [symbol[0] == "v" for symbol in answer]
@@ -101,7 +101,7 @@ def query_order(count: int, rng: Draws) -> list[int]:
     weights = (np.arange(count) + 1) ** (1 - POWER)
     arrival = -np.log((rng.words(count) + 0.5) / 2**32) * weights
     order = np.argsort(np.argsort(arrival, kind="stable"), kind="stable")
-    return [int(pair) for pair in order]
+    return order.tolist()
 
 
 class Induction(SequenceTask):
@@ -149,11 +149,14 @@ class FlipFlop(SequenceTask):
     shortest = 2
     ends = False
     ignore = 0.8
-    others: ClassVar[dict[str, float]] = {"sparse": 0.98, "dense": 0.1}  # ``ignore`` of each slice
+    tested_ignore: ClassVar[dict[str, float]] = {
+        "sparse": 0.98,
+        "dense": 0.1,
+    }  # ``ignore`` of each slice
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        for name in self.others:
+        for name in self.tested_ignore:
             self.enough(self.trained_length, name)
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
@@ -180,24 +183,26 @@ class FlipFlop(SequenceTask):
         return [i > 0 and answer[i - 1] == "r" for i in range(len(answer))]
 
     def test_rows(self, n: int, slice_: Any = None) -> Any:
-        usual = self.ignore
-        self.ignore = self.others.get(slice_, self.ignore)
+        trained = self.ignore
+        self.ignore = self.tested_ignore.get(slice_, trained)
         try:
             return super().test_rows(n, slice_)
         finally:
-            self.ignore = usual
+            self.ignore = trained
 
     def test_batches(self) -> list[tuple[Any, Batch]]:
         n = self.trained_length
-        apart = [(name, padded(self.test_rows(n, name), self.width(n))) for name in self.others]
-        return super().test_batches() + apart
+        batches = super().test_batches()
+        for name in self.tested_ignore:
+            batches.append((name, padded(self.test_rows(n, name), self.width(n))))
+        return batches
 
     def metric_names(self) -> list[str]:
-        return [*super().metric_names(), *split_names(self.measures, [*self.others])]
+        return [*super().metric_names(), *split_names(self.measures, [*self.tested_ignore])]
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
         """Means and lengths of p = 0.8, and the other distributions apart."""
-        apart = {name: scores.pop(name) for name in self.others if name in scores}
+        apart = {name: scores.pop(name) for name in self.tested_ignore if name in scores}
         evaluation = super().summarise(scores)
         for name, rows in apart.items():
             for metric, value in split_means({name: rows}, self.measures, bool).items():

@@ -1,5 +1,6 @@
 """SCAN: commands in English and the actions that they ask for."""
 
+import itertools
 from collections.abc import Sequence
 from functools import cache
 
@@ -44,33 +45,33 @@ class Scan(SequenceTask):
 
 @cache
 def commands() -> dict[int, list[Command]]:
-    """The commands of the grammar by their numbers of actions."""
-    phrases = [
-        ((*words, name) if name else words, actions * times)
-        for words, actions in directions()
-        for name, times in TIMES.items()
-    ]
-    whole = phrases + [
-        ((*a, word, *b), second + first if word == "after" else first + second)
-        for word in ("and", "after")
-        for a, first in phrases
-        for b, second in phrases
-    ]
-    found: dict[int, list[Command]] = {}
-    for command in whole:
-        found.setdefault(len(command[1]), []).append(command)
-    return found
+    """The commands of the grammar by their numbers of actions.
+
+    ``walk after run twice`` is among those of three: RUN RUN WALK.
+    """
+    phrases: list[Command] = []
+    for (words, actions), (name, times) in itertools.product(directions(), TIMES.items()):
+        phrases.append(((*words, name) if name else words, actions * times))
+    sentences = phrases.copy()
+    for (a, first), (b, second) in itertools.product(phrases, phrases):
+        sentences.append(((*a, "and", *b), first + second))
+    for (a, first), (b, second) in itertools.product(phrases, phrases):
+        sentences.append(((*a, "after", *b), second + first))
+    by_length: dict[int, list[Command]] = {}
+    for words, actions in sentences:
+        by_length.setdefault(len(actions), []).append((words, actions))
+    return by_length
 
 
 def directions() -> list[Command]:
     """Commands for one action or direction, with their actions."""
-    found: list[Command] = [((verb,), (action,)) for verb, action in ACTIONS.items()]
+    phrases: list[Command] = [((verb,), (action,)) for verb, action in ACTIONS.items()]
     for verb in ("turn", *ACTIONS):
         does = (ACTIONS[verb],) if verb in ACTIONS else ()
         for side, turn in TURNS.items():
-            found += [
+            phrases += [
                 ((verb, side), (turn, *does)),
                 ((verb, "opposite", side), (turn, turn, *does)),
                 ((verb, "around", side), (turn, *does) * 4),
             ]
-    return found
+    return phrases
