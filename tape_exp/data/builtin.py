@@ -4,6 +4,7 @@ Each text holds the answer to its question, in short words, most of which a BPE 
 holds whole. Every row is a pure function of the data set, the split and its index.
 """
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -59,7 +60,8 @@ def scrolls_rows(dataset: str, split: str) -> Iterator[dict[str, str]]:
     """The rows of a split."""
     for index in range(SIZES[split]):
         generator = random.Random(seed_for(0, "scrolls", dataset, split, index))
-        draft, id_ = SCROLLS[dataset](generator), f"{split}-{index}"
+        draft = SCROLLS[dataset](generator)
+        id_ = f"{split}-{index}"
         document = _fill(generator, draft)
         text = document if draft.question is None else f"{draft.question}\n\n{document}"
         for number, reference in enumerate(draft.references):
@@ -85,24 +87,31 @@ def _fill(generator: random.Random, draft: Draft) -> str:
 def _property(generator: random.Random) -> tuple[str, list[str], str, list[str]]:
     """A question, four sentences one of which answers it, the answer, and all four values."""
     kind = generator.choice(list(VALUES))
-    things, values = generator.sample(THINGS, 4), generator.sample(VALUES[kind], 4)
+    things = generator.sample(THINGS, 4)
+    values = generator.sample(VALUES[kind], 4)
     keys = [f"The {kind} of the {t} is {v}." for t, v in zip(things, values, strict=True)]
     chosen = generator.randrange(4)
     return f"What is the {kind} of the {things[chosen]}?", keys, values[chosen], values
 
 
 def _stories(generator: random.Random, count: int) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Who puts what where, and each as a sentence."""
-    drawn = [generator.sample(words, count) for words in (PEOPLE, GOODS, PLACES)]
-    told = list(zip(*drawn, strict=True))
-    return told, [f"{person} put the {thing} in the {place}." for person, thing, place in told]
+    """Draw who puts what where, and write each as a sentence."""
+    people = generator.sample(PEOPLE, count)
+    goods = generator.sample(GOODS, count)
+    places = generator.sample(PLACES, count)
+    stories = list(zip(people, goods, places, strict=True))
+    return stories, [
+        f"{person} put the {thing} in the {place}." for person, thing, place in stories
+    ]
 
 
 def _qasper(generator: random.Random) -> Draft:
     """Four things with one property each; a third of the questions have a second reference."""
     question, keys, value, _ = _property(generator)
-    longer = [f"It is {value}."] if generator.randrange(3) == 0 else []
-    return Draft(question, keys, [value, *longer])
+    references = [value]
+    if generator.randrange(3) == 0:
+        references.append(f"It is {value}.")
+    return Draft(question, keys, references)
 
 
 def _narrative_qa(generator: random.Random) -> Draft:
@@ -116,9 +125,10 @@ def _narrative_qa(generator: random.Random) -> Draft:
 
 def _contract_nli(generator: random.Random) -> Draft:
     """What the party may do and may not do."""
-    acts = generator.sample([f"{action} the {thing}" for action in ACTIONS for thing in OBJECTS], 5)
+    pairs = generator.sample(list(itertools.product(ACTIONS, OBJECTS)), 5)
+    acts = [f"{action} the {thing}" for action, thing in pairs]
     may = [generator.choice(["may", "may not"]) for _ in acts]
-    keys = [f"The party {how} {act}." for how, act in list(zip(may, acts, strict=True))[:4]]
+    keys = [f"The party {how} {act}." for how, act in zip(may[:4], acts[:4], strict=True)]
     label = generator.choice(LABELS)
     chosen = 4 if label == "Not mentioned" else generator.randrange(4)
     how = may[chosen]
@@ -130,19 +140,21 @@ def _contract_nli(generator: random.Random) -> Draft:
 def _quality(generator: random.Random) -> Draft:
     """The four properties that the document names are the options."""
     question, keys, value, values = _property(generator)
-    listed = zip("ABCD", generator.sample(values, 4), strict=True)
-    options = "\n".join(f"({letter}) {v}" for letter, v in listed)
-    return Draft(f"{question}\n\n{options}", keys, [value])
+    return Draft(f"{question}\n\n{_options(generator.sample(values, 4))}", keys, [value])
+
+
+def _options(values: list[str]) -> str:
+    """``(A) red``, ``(B) white`` and so on, one a line."""
+    return "\n".join(f"({letter}) {v}" for letter, v in zip("ABCD", values, strict=True))
 
 
 def _qmsum(generator: random.Random) -> Draft:
     """A meeting that decides twice on each of two topics; the query is for one."""
     topics = generator.sample(OBJECTS, 2)
-    decided = [
-        (topic, f"We {action} the {topic}.")
-        for topic in topics
-        for action in generator.sample(ACTIONS, 2)
-    ]
+    decided = []
+    for topic in topics:
+        for action in generator.sample(ACTIONS, 2):
+            decided.append((topic, f"We {action} the {topic}."))
     generator.shuffle(decided)
     summary = " ".join(sentence for topic, sentence in decided if topic == topics[0])
     keys = [f"Decision: {sentence}" for _, sentence in decided]
@@ -191,17 +203,16 @@ def four_facts(dataset: str, generator: random.Random) -> list[Fact]:
 
     Which fact answers a question follows from the kind of its value: nothing has to be matched.
     """
+    facts = []
     if FACTS[dataset] == "visit":
-        facts = [
-            Fact(told.format(value), question, value, words)
-            for told, question, words in VISIT
-            for value in [generator.choice(words)]
-        ]
+        for sentence, question, words in VISIT:
+            value = generator.choice(words)
+            facts.append(Fact(sentence.format(value), question, value, words))
     else:
         thing = generator.choice(THINGS)
-        facts = []
         for kind, words in KINDS.items():
-            value, what = generator.choice(words), f"the {kind} of the {thing}"
+            value = generator.choice(words)
+            what = f"the {kind} of the {thing}"
             facts.append(Fact(f"T{what[1:]} is {value}.", f"What is {what}?", value, words))
     generator.shuffle(facts)
     return facts
@@ -213,8 +224,7 @@ def asked(dataset: str, fact: Fact, generator: random.Random) -> str:
         return fact.question
     wrong = generator.sample([value for value in fact.choices if value != fact.value], 3)
     options = generator.sample([fact.value, *wrong], 4)
-    listed = "\n".join(f"({letter}) {v}" for letter, v in zip("ABCD", options, strict=True))
-    return f"{fact.question}\n\n{listed}"
+    return f"{fact.question}\n\n{_options(options)}"
 
 
 def facts_document(
@@ -228,11 +238,11 @@ def facts_document(
     seed = generator.getrandbits(32)
 
     def write(count: int) -> str:
-        drawn = random.Random(seed)
-        parts = [drawn.choice(FILLERS).format(*drawn.sample(NOUNS, 3)) for _ in range(count)]
+        filler = random.Random(seed)
+        sentences = [filler.choice(FILLERS).format(*filler.sample(NOUNS, 3)) for _ in range(count)]
         for depth, fact in reversed([*zip(depths, facts, strict=True)]):
-            parts.insert(int(depth * (count + 1)), fact.sentence)
-        return " ".join(parts)
+            sentences.insert(int(depth * (count + 1)), fact.sentence)
+        return " ".join(sentences)
 
     return write, facts
 
@@ -246,8 +256,8 @@ def write_benchmarks(folder: Path) -> Path:
     """
     import lm_eval
 
-    theirs = Path(lm_eval.__file__).parent / "tasks"
-    mmlu = theirs / "mmlu" / "default"
+    tasks = Path(lm_eval.__file__).parent / "tasks"
+    mmlu = tasks / "mmlu" / "default"
     yamls: dict[str, dict[str, Any]] = {"mmlu": {"include": str(mmlu / "_mmlu.yaml")}}
     files: dict[str, str] = {}
     for group, subjects in SUBJECTS.items():
@@ -260,7 +270,7 @@ def write_benchmarks(folder: Path) -> Path:
                 "description": f"Questions about {subject}, with answers.\n\n",
             }
     for name in ("arc_easy", "arc_challenge"):
-        yamls[name] = {"include": str(theirs / "arc" / f"{name}.yaml")}
+        yamls[name] = {"include": str(tasks / "arc" / f"{name}.yaml")}
     for name in BENCHMARKS:
         splits = MMLU_SPLITS if name.startswith("mmlu") else ARC_SPLITS
         data = {split: f"{name}/{split}.jsonl" for split in splits}
@@ -269,11 +279,12 @@ def write_benchmarks(folder: Path) -> Path:
         for split, count in splits.items():
             rows = (json.dumps(benchmark_row(name, split, index)) for index in range(count))
             files[data[split]] = "".join(f"{row}\n" for row in rows)
-    files |= {f"{name}.yaml": yaml.safe_dump(own, sort_keys=False) for name, own in yamls.items()}
-    for name, content in files.items():
+    for name, content in yamls.items():
+        files[f"{name}.yaml"] = yaml.safe_dump(content, sort_keys=False)
+    for name, text in files.items():
         path = folder / name
-        if not path.exists() or path.read_text(encoding="utf-8") != content:
-            write_atomically(path, content)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_atomically(path, text)
     return folder
 
 
@@ -281,7 +292,8 @@ def question(name: str, split: str, index: int) -> tuple[str, list[str], int]:
     """A question, four choices and the right one's place, 0 … 3 in turn."""
     generator = random.Random(seed_for(0, "benchmarks", name, split, index))
     text, right, wrong = BENCHMARKS[name](generator)
-    choices, place = generator.sample(wrong, 3), index % 4
+    choices = generator.sample(wrong, 3)
+    place = index % 4
     choices.insert(place, right)
     return text, choices, place
 
@@ -310,7 +322,8 @@ def _alphabet(generator: random.Random) -> Choice:
 
 
 def _ages(generator: random.Random) -> Choice:
-    people, ages = generator.sample(PEOPLE, 4), generator.sample(range(10, 90), 4)
+    people = generator.sample(PEOPLE, 4)
+    ages = generator.sample(range(10, 90), 4)
     facts = ", ".join(f"{person} is {age}" for person, age in zip(people, ages, strict=True))
     right = people[ages.index(max(ages))]
     wrong = [person for person in people if person != right]
@@ -319,16 +332,18 @@ def _ages(generator: random.Random) -> Choice:
 
 def _trade(generator: random.Random) -> Choice:
     giver, taker = generator.sample(PEOPLE, 2)
-    given, left = generator.randint(1, 9), generator.randint(1, 9)
+    gift = generator.randint(1, 9)
+    left = generator.randint(1, 9)
     return (
-        f"{giver} has {given + left} coins and gives {given} of them to {taker}. How many coins "
+        f"{giver} has {gift + left} coins and gives {gift} of them to {taker}. How many coins "
         "are left?",
         *_numbers(left),
     )
 
 
 def _arithmetic(generator: random.Random) -> Choice:
-    a, b = generator.randint(1, 20), generator.randint(1, 20)
+    a = generator.randint(1, 20)
+    b = generator.randint(1, 20)
     return f"What is {a} + {b}?", *_numbers(a + b)
 
 
@@ -345,7 +360,8 @@ def _places(generator: random.Random) -> Choice:
     goods = generator.sample(GOODS, 4)
     places = generator.sample([p for p in PLACES if p not in GOODS], 4)
     facts = [f"The {thing} is in the {place}." for thing, place in zip(goods, places, strict=True)]
-    answers, chosen = [f"in the {place}" for place in places], generator.randrange(4)
+    answers = [f"in the {place}" for place in places]
+    chosen = generator.randrange(4)
     right = answers.pop(chosen)
     return f"{' '.join(facts)} Where is the {goods[chosen]}?", right, answers
 
@@ -367,7 +383,7 @@ def _arc_challenge(generator: random.Random) -> Choice:
     facts = four_facts("qasper", generator)
     chosen = generator.choice(facts)
     depths = sorted(generator.random() for _ in facts)
-    lines = [*zip(depths, (one.sentence for one in facts), strict=True)]
+    lines = [(depth, fact.sentence) for depth, fact in zip(depths, facts, strict=True)]
     text = with_filler(lines, chosen.question)
     wrong = [value for value in chosen.choices if value != chosen.value]
     return text(generator.randint(14, 24)), chosen.value, wrong
@@ -378,11 +394,10 @@ def fact(generator: random.Random, count: int) -> tuple[Callable[[int], str], st
     after so many of them, the right choice and three wrong ones, those of the other facts first.
     """
     kind = generator.choice(list(VALUES))
-    goods, (right, *wrong) = generator.sample(GOODS, count), generator.sample(VALUES[kind], 4)
-    facts = [
-        f"The {kind} of the {thing} is {value}."
-        for thing, value in zip(goods, [right, *wrong], strict=False)
-    ]
+    goods = generator.sample(GOODS, count)
+    values = generator.sample(VALUES[kind], 4)
+    right, *wrong = values
+    facts = [f"The {kind} of the {goods[n]} is {values[n]}." for n in range(count)]
     generator.shuffle(facts)
     lines = [*zip(sorted(generator.random() for _ in facts), facts, strict=True)]
     return with_filler(lines, f"What is the {kind} of the {goods[0]}?"), right, wrong
@@ -395,5 +410,5 @@ SUBJECTS = {
     "mmlu_other": (_places, _opposites),
 }
 BENCHMARKS: dict[str, Callable[[random.Random], Choice]]
-BENCHMARKS = {f"mmlu{make.__name__}": make for pair in SUBJECTS.values() for make in pair}
+BENCHMARKS = {f"mmlu{make.__name__}": make for make in itertools.chain(*SUBJECTS.values())}
 BENCHMARKS |= {"arc_easy": _arc_easy, "arc_challenge": _arc_challenge}

@@ -73,7 +73,7 @@ def lines(url: str) -> Iterator[str]:
                     )
                 yield line
     except UnicodeDecodeError as error:
-        raise NotTextError(_told(url)) from error
+        raise NotTextError(_not_utf8(url)) from error
 
 
 def rows(url: str) -> Iterator[dict[str, Any]]:
@@ -90,14 +90,14 @@ def rows(url: str) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            value = json.loads(line)
         except json.JSONDecodeError as error:
             if first and format_of(url) == ".json":  # an array or an object over many lines
                 yield from _objects(_whole(url), "the file")
                 return
             raise _not_json(error, number) from error
         first = False
-        yield from _objects(found, f"line {number}")
+        yield from _objects(value, f"line {number}")
 
 
 def _whole(url: str) -> Any:
@@ -126,13 +126,13 @@ def text_in(row: dict[str, Any], field: str, advice: str) -> str | None:
     """
     if field not in row:
         raise NotTextError(f"a row has no field {field!r}; {advice}")
-    found = row[field]
-    if found is None or (isinstance(found, float) and math.isnan(found)):
+    value = row[field]
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    if not isinstance(found, str):
-        kind = type(found).__name__
-        raise NotTextError(f"a row's {field!r} is {found!r:.60}, of type {kind}, no text; {advice}")
-    return as_utf8(found)
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise NotTextError(f"a row's {field!r} is {value!r:.60}, of type {kind}, no text; {advice}")
+    return as_utf8(value)
 
 
 def as_utf8(text: str) -> str:
@@ -158,18 +158,18 @@ def _parquet_rows(url: str) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def _objects(found: Any, place: str) -> Iterator[dict[str, Any]]:
+def _objects(value: Any, place: str) -> Iterator[dict[str, Any]]:
     """The objects that a piece of JSON is: itself, or those of an array."""
-    for one in found if isinstance(found, list) else [found]:
-        if not isinstance(one, dict):
+    for row in value if isinstance(value, list) else [value]:
+        if not isinstance(row, dict):
             raise NotTextError(
-                f'{place} holds {json.dumps(one)[:60]}, no object as {{"text": "…"}}; write an '
+                f'{place} holds {json.dumps(row)[:60]}, no object as {{"text": "…"}}; write an '
                 "object a line."
             )
-        yield one
+        yield row
 
 
-def _told(url: str) -> str:
+def _not_utf8(url: str) -> str:
     """Where a file stops being UTF-8, and what it may be instead."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     end = 0

@@ -1,6 +1,7 @@
 """Small finite groups as tables of products, for tasks that track a state."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,15 +39,19 @@ class Group:
 
 def make_group(points: int, moved: tuple[int, ...], even: bool = False) -> Group:
     """All or the even permutations of points; letters move as many points as ``moved`` lists."""
-    every = itertools.permutations(range(points))
-    crossed = {p: sum(a > b for a, b in itertools.combinations(p, 2)) for p in every}
-    elements = np.array([p for p, count in crossed.items() if not even or count % 2 == 0])
+    permutations = itertools.permutations(range(points))
+    elements = np.array([p for p in permutations if not even or inversions(p) % 2 == 0])
     moves = (elements != np.arange(points)).sum(1)
     places = points ** np.arange(points)
     number = np.full(points**points, -1)
     number[elements @ places] = np.arange(len(elements))
     table = number[elements[:, elements] @ places]  # elements[a][elements[b]]
     return Group(elements, np.flatnonzero(np.isin(moves, moved)), table.astype(np.int64))
+
+
+def inversions(permutation: Sequence[int]) -> int:
+    """Pairs that a permutation puts into the other order: 2 of (2, 0, 1)."""
+    return sum(a > b for a, b in itertools.combinations(permutation, 2))
 
 
 GROUPS = {

@@ -68,9 +68,11 @@ def reason(error: Exception) -> str:
     cause: BaseException | None = error  # datasets and fsspec raise errors of their own from it
     while cause is not None and not isinstance(cause, errors.HfHubHTTPError):
         cause = cause.__cause__ or cause.__context__
-    told = " ".join(str(cause or error).split())[:300]
+    message = " ".join(str(cause or error).split())[:300]
     if cause is None:
-        return f"the hub at {constants.ENDPOINT} cannot be reached, or has nothing there ({told})."
+        return (
+            f"the hub at {constants.ENDPOINT} cannot be reached, or has nothing there ({message})."
+        )
     if cause.response.status_code in (401, 403, 404):
-        return f"the hub refuses it ({told}). Correct the name, or log in with `hf auth login`."
-    return f"the hub cannot give it ({told}). Start again later."
+        return f"the hub refuses it ({message}). Correct the name, or log in with `hf auth login`."
+    return f"the hub cannot give it ({message}). Start again later."

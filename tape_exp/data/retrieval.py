@@ -65,17 +65,21 @@ class Question:
 def with_filler(lines: Sequence[tuple[float, str]], question: str) -> Callable[[int], str]:
     """Writes as many filler sentences as one asks for, then the question. Among them are lines,
     given as (depth, line), the first one first: 0 is before all sentences, 1 after all of them.
+
+    With the line ``(0.5, "The key is 7.")`` and the question ``Key?`` the text of two sentences is
+    ``The line is long.``, ``The key is 7.``, ``The sea is calm.`` and ``Key?``, one a line.
     """
 
     def write(sentences: int) -> str:
         filler = [FILLER[n % len(FILLER)] for n in range(sentences)]
-        parts = []
+        paragraphs = []
         last = 0
         for depth, line in lines:
             place = int(depth * (sentences + 1))
-            parts += [" ".join(filler[last:place]), line]
+            paragraphs += [" ".join(filler[last:place]), line]
             last = place
-        return "\n".join(part for part in (*parts, " ".join(filler[last:]), question) if part)
+        paragraphs += [" ".join(filler[last:]), question]
+        return "\n".join(filter(None, paragraphs))
 
     return write
 
@@ -84,11 +88,12 @@ def multi_key(generator: Generator, keys: int, depth: float, digits: int) -> Que
     """The number of one of several keys, whose sentence is at ``depth``; after RULER (Hsieh et al.,
     2024).
     """
-    named = [WORDS[n] for n in generator.permutation(len(WORDS))[:keys]]
+    words = [WORDS[n] for n in generator.permutation(len(WORDS))[:keys]]
     low = 10 ** (digits - 1)
     high = 10**digits
     values = [str(low + n) for n in generator.choice(high - low, keys, replace=False)]
     depths = [depth, *map(float, generator.random(keys - 1))]
-    told = (NEEDLE.format(key=key, value=value) for key, value in zip(named, values, strict=True))
-    lines = sorted(zip(depths, told, strict=True))
-    return Question(with_filler(lines, NUMBER.format(key=named[0])), values[0], depth)
+    lines = []
+    for place, key, value in zip(depths, words, values, strict=True):
+        lines.append((place, NEEDLE.format(key=key, value=value)))
+    return Question(with_filler(sorted(lines), NUMBER.format(key=words[0])), values[0], depth)

@@ -70,43 +70,57 @@ def read(
         return _examples(dataset, rows(url))
     except Exception as error:  # whatever a codec raises on broken content
         of_hub = source == "hub" and not isinstance(error, NotTextError)
-        told = f"{reason(error)} {ELSEWHERE}" if of_hub else why(error)
-        raise ConfigError(f"SCROLLS {dataset}: {url} cannot be read: {told}") from error
+        cause = f"{reason(error)} {ELSEWHERE}" if of_hub else why(error)
+        raise ConfigError(f"SCROLLS {dataset}: {url} cannot be read: {cause}") from error
 
 
 def _examples(dataset: str, rows: Iterable[dict[str, str]]) -> list[Example]:
-    """Of rows in the benchmark's schema ``id, pid, input, output``, a reference each."""
+    """Collect rows in the benchmark's schema ``id, pid, input, output``, a reference each.
+
+    Two rows of id ``7`` with the input ``Who?`` and, after a blank line, ``It was Tom.``, and the
+    outputs ``Tom`` and ``He``, are one example: question ``Who?``, document ``It was Tom.`` and
+    both references.
+    """
     examples: dict[str, Example] = {}
     documents: dict[str, str] = {}
     asks = "{question}" in DATASETS[dataset][0]
+    pattern = WITH_OPTIONS if dataset == "quality" else ASKED
     for row in rows:
-        id_, text, reference = (_said(row, key) for key in ("id", "input", "output"))
+        id_ = _field(row, "id")
+        text = _field(row, "input")
+        reference = _field(row, "output")
         if id_ not in examples:
-            end = (WITH_OPTIONS if dataset == "quality" else ASKED).match(text) if asks else None
-            if asks and end is None:
-                raise NotTextError(f"the input of {id_} has no blank line after its question.")
-            question, document = (end[0].strip(), text[end.end() :]) if end else (None, text)
+            question = None
+            document = text
+            if asks:
+                question_end = pattern.match(text)
+                if question_end is None:
+                    raise NotTextError(f"the input of {id_} has no blank line after its question.")
+                question = question_end[0].strip()
+                document = text[question_end.end() :]
             document = documents.setdefault(document, document)
             examples[id_] = Example(dataset, id_, question, document, [])
         examples[id_].references.append(reference)
     return list(examples.values())
 
 
-def _said(row: dict[str, Any], key: str) -> str:
-    told = "a row of SCROLLS has an id, an input and an output, all texts."
-    if (text := text_in(row, key, told)) is None:
-        raise NotTextError(f"a row's {key!r} is empty; {told}")
+def _field(row: dict[str, Any], key: str) -> str:
+    schema = "a row of SCROLLS has an id, an input and an output, all texts."
+    text = text_in(row, key, schema)
+    if text is None:
+        raise NotTextError(f"a row's {key!r} is empty; {schema}")
     return text.strip()
 
 
 def _local(dataset: str, split: str, path: str | None) -> str:
     """The file that holds a split."""
-    names = [f"{part}{split}.jsonl{end}" for part in (f"{dataset}/", "") for end in ("", ".gz")]
-    names.append(f"{dataset}.zip")
-    folder = Path(path or "").expanduser()
-    for file in (folder, *(folder / name for name in names)) if path else ():
-        if file.is_file():
-            return str(file)
+    file = f"{split}.jsonl"
+    names = [f"{dataset}/{file}", f"{dataset}/{file}.gz", file, f"{file}.gz", f"{dataset}.zip"]
+    if path:
+        for name in ("", *names):
+            place = Path(path).expanduser() / name
+            if place.is_file():
+                return str(place)
     raise ConfigError(
         f"SCROLLS {dataset}: task.path={path} holds none of {', '.join(names)}. {ELSEWHERE}"
     )
@@ -126,8 +140,8 @@ def encode(
     """
     limit = DATASETS[example.dataset][1] if answer_limit is None else answer_limit
     spare = max(max_length - len(_closing(example, tokenizer)) - 2, 2)
-    said = f" {example.references[reference]}"
-    answer = _beginning(tokenizer, said, min(limit, spare // 2), after=":", prompt=False)
+    text = f" {example.references[reference]}"
+    answer = _beginning(tokenizer, text, min(limit, spare // 2), after=":", prompt=False)
     answer.append(tokenizer.eos)
     return prompt(example, tokenizer, max_length, len(answer)), answer
 
@@ -147,9 +161,9 @@ def room(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int)
     """
     left = max_length - reserved - len(_closing(example, tokenizer)) - 1
     if left < 1:
-        told = f"task.max_length={2 * (max_length - left)} leaves half of it for the document"
         raise ConfigError(
-            f"task.max_length={max_length} is too short for {example.dataset} {example.id}: {told}."
+            f"task.max_length={max_length} is too short for {example.dataset} {example.id}: "
+            f"task.max_length={2 * (max_length - left)} leaves half of it for the document."
         )
     return left
 
@@ -157,6 +171,9 @@ def room(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int)
 def as_row(prompt: list[int], answer: list[int], length: int) -> dict[str, Tensor]:
     """``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or EOS,
     IGNORE elsewhere. Padding is on the right.
+
+    Prompt [1, 5], answer [6, 2] and length 4 give the inputs [1, 5, 6, 2] and the labels
+    [IGNORE, 6, 2, IGNORE].
     """
     tokens = torch.tensor(prompt + answer)
     used = len(prompt) + len(answer) - 1
@@ -199,7 +216,7 @@ def _beginning(
         if size >= len(text):
             break
         size *= 2
-    kept = len(ids) if limit is None else min(limit, len(ids))
-    while 0 < kept < len(ids) and spans[kept - 1][1] > spans[kept][0]:
-        kept -= 1
-    return ids[:kept]
+    count = len(ids) if limit is None else min(limit, len(ids))
+    while 0 < count < len(ids) and spans[count - 1][1] > spans[count][0]:
+        count -= 1
+    return ids[:count]

@@ -40,8 +40,10 @@ def score(
     generator = np.random.default_rng(0)
     n = len(values_NK)
     # Drawn one by one: all resamples at once would take 80 MB for 10,000 examples.
-    draws = (generator.multinomial(n, np.full(n, 1 / n)) for _ in range(RESAMPLES))
-    means_RK = np.vstack([values_NK.mean(0), np.array([draw @ values_NK for draw in draws]) / n])
+    resampled = []
+    for _ in range(RESAMPLES):
+        resampled.append(generator.multinomial(n, np.full(n, 1 / n)) @ values_NK)
+    means_RK = np.vstack([values_NK.mean(0), np.array(resampled) / n])
     if DATASETS[dataset] is rouge:
         names = ["rouge/geometric_mean", *names]
         means_RK = np.column_stack([np.cbrt(means_RK.prod(1)), means_RK])
@@ -67,10 +69,12 @@ def f1(prediction: str, references: Sequence[str]) -> Scores:
     benchmark took over.
     """
     words = Counter(normalise(prediction).split())
-    wanted = [Counter(normalise(reference).split()) for reference in references]
-    totals = [max(words.total() + each.total(), 1) for each in wanted]
-    shared = [2 * (words & each).total() for each in wanted]
-    return {"f1": max(100.0 * s / t for s, t in zip(shared, totals, strict=True))}
+    scores = []
+    for reference in references:
+        right = Counter(normalise(reference).split())
+        shared = 2 * (words & right).total()
+        scores.append(100.0 * shared / max(words.total() + right.total(), 1))
+    return {"f1": max(scores)}
 
 
 def rouge(prediction: str, references: Sequence[str]) -> Scores:

@@ -80,8 +80,10 @@ class Text:
                     done += 1
             except Exception as error:  # whatever a codec or parser raises on broken content
                 of_hub = url.startswith("hf://") and not isinstance(error, NotTextError)
-                told = reason(error) if of_hub else why(error)
-                raise ConfigError(f"{url} cannot be read after {done} documents: {told}") from error
+                cause = reason(error) if of_hub else why(error)
+                raise ConfigError(
+                    f"{url} cannot be read after {done} documents: {cause}"
+                ) from error
 
     def urls(self, split: Any) -> list[str]:
         """The files of a split, in order."""
@@ -97,14 +99,15 @@ class Text:
 
     def fingerprint(self, split: Any) -> str:
         """A hash of where the text comes from: of files their names, sizes and times of change."""
-        told: list[Any] = [self.column, sorted(self.where.items())]
+        origin: list[Any] = [self.column, sorted(self.where.items())]
         if self.source == "hub":
-            told += [self.repository, self._commit(), self.files.get(split)]
+            origin += [self.repository, self._commit(), self.files.get(split)]
         else:
-            files = [(Path(url).name, os.stat(url)) for url in self.urls(split)]
-            told += [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
-            told += [self.builtin if self.source == "builtin" else None]
-        return short_hash([repr(told)])
+            for url in self.urls(split):
+                stat = os.stat(url)
+                origin.append((Path(url).name, stat.st_size, stat.st_mtime_ns))
+            origin.append(self.builtin if self.source == "builtin" else None)
+        return short_hash([repr(origin)])
 
     def _documents(self, url: str) -> Iterator[str]:
         if format_of(url) in (".txt", ".py"):
@@ -121,33 +124,33 @@ class Text:
         if path.is_file():
             return [str(path)]
         for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
-            found: list[Path] = []
+            paths: list[Path] = []
             for pattern in patterns if self.path else ():
                 # It goes through links to folders, and leaves out what a dot hides: copies, as in
                 # .ipynb_checkpoints.
                 names = glob.glob(pattern, root_dir=path, recursive=True)
-                found += sorted(path / name for name in names if (path / name).is_file())
-            if found:
-                return self._each_once(found)
+                paths += sorted(path / name for name in names if (path / name).is_file())
+            if paths:
+                return self._without_copies(paths)
         raise ConfigError(
             f"text {self.name}: no file of the split {split} in {self.path}. Set its path= to a "
             f"folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt, or its files.{split} to "
             "other patterns. scale.text=builtin needs none."
         )
 
-    def _each_once(self, found: list[Path]) -> list[str]:
+    def _without_copies(self, paths: list[Path]) -> list[str]:
         """Files in their order. Raises :class:`ConfigError` where one is there twice, packed and
         unpacked.
         """
         bare: dict[str, str] = {}
-        for name in map(str, found):
+        for name in map(str, paths):
             other = bare.setdefault(without_compression(name), name)
             if other != name:
                 raise ConfigError(
                     f"text {self.name}: {other} and {name} would be read twice; remove one, or "
                     "set files= of this text to patterns of the other."
                 )
-        return [*dict.fromkeys(map(str, found))]
+        return [*dict.fromkeys(map(str, paths))]
 
     def _on_hub(self, split: Any) -> list[str]:
         if self.repository is None or split not in self.files:
@@ -155,17 +158,17 @@ class Text:
         from huggingface_hub import HfFileSystem
 
         base = f"datasets/{self.repository}@{self._commit()}"
-        found = []
+        urls: list[str] = []
         with hub(f"text {self.name}"):
             reach()
             for pattern in self.files[split]:
-                found += sorted(map(str, HfFileSystem().glob(f"{base}/{pattern}")))
-        if not found:
+                urls += sorted(map(str, HfFileSystem().glob(f"{base}/{pattern}")))
+        if not urls:
             raise ConfigError(
                 f"text {self.name}: {self.repository} has no file like {self.files[split]} at "
                 f"{self.revision}. Set files.{split} to the patterns of its files."
             )
-        return [f"hf://{url}" for url in found]
+        return [f"hf://{url}" for url in urls]
 
     def _commit(self) -> str:
         if re.fullmatch("[0-9a-f]{40}", self.revision) or self.repository is None:
@@ -179,10 +182,10 @@ class Text:
 
 def _at(row: Any, key: str) -> Any:
     """The value of a dotted field."""
-    for part in key.split("."):
-        if not isinstance(row, dict) or part not in row:
+    for name in key.split("."):
+        if not isinstance(row, dict) or name not in row:
             raise NotTextError(f"a row has no field {key!r}, by which where= of this text chooses.")
-        row = row[part]
+        row = row[name]
     return row
 
 

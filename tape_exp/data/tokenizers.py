@@ -55,7 +55,10 @@ class Tokenization:
         if self.kind in ("byte", "words"):
             backend = _byte_level(self)
             if self.kind == "words":  # a word is one token, with a space before it or without
-                backend.add_tokens([space + word for word in vocabulary() for space in (" ", "")])
+                words: list[str] = []
+                for word in vocabulary():
+                    words += [f" {word}", word]
+                backend.add_tokens(words)
             return Tokenizer(backend, self)
         if self.kind == "file":
             if self.path is None:
@@ -63,10 +66,14 @@ class Tokenization:
             return self.load(Path(str(self.path)).expanduser())
         if self.kind == "hub":
             file = "tokenizer.json"
-            asked = f"task.tokenizer.path={self.path}"
-            told = asked, f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}"
-            wanted = [file, NAMES]
-            return self.load(download(str(self.path), wanted, lambda here: [here / file], *told))
+            folder = download(
+                str(self.path),
+                [file, NAMES],
+                lambda here: [here / file],
+                what=f"task.tokenizer.path={self.path}",
+                instead=f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}",
+            )
+            return self.load(folder)
         key = short_hash([f"{text.fingerprint('train')} {self} 1"])[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
         if not path.exists():
@@ -98,8 +105,8 @@ class Tokenization:
         began = time.monotonic()
         tokenizer = _byte_level(self)
         if self.digits == "single":
-            each = pre_tokenizers.Digits(individual_digits=True)
-            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([each, tokenizer.pre_tokenizer])
+            digits = pre_tokenizers.Digits(individual_digits=True)
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, tokenizer.pre_tokenizer])
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocab,
             special_tokens=[self.bos, self.eos],
@@ -132,14 +139,15 @@ def named_in(folder: Path) -> Named | None:
     """What the files of a tokenizer name; None where there is only its ``tokenizer.json``."""
     if not (folder / NAMES).is_file():
         return None
-    theirs = of_transformers(folder)
-    told = json.loads((folder / NAMES).read_text(encoding="utf-8"))
-    said = {token["content"] for token in told.get("added_tokens_decoder", {}).values()}
-    said |= {theirs.bos_token, theirs.eos_token}
-    added = [(n, t) for n, t in theirs.added_tokens_decoder.items() if t.content in said]
-    return Named(
-        theirs.bos_token, theirs.eos_token, theirs.pad_token, tuple(sorted(added, key=_id))
-    )
+    tokenizer = of_transformers(folder)
+    config = json.loads((folder / NAMES).read_text(encoding="utf-8"))
+    named = {token["content"] for token in config.get("added_tokens_decoder", {}).values()}
+    named |= {tokenizer.bos_token, tokenizer.eos_token}
+    added = []
+    for number, token in sorted(tokenizer.added_tokens_decoder.items()):
+        if token.content in named:
+            added.append((number, token))
+    return Named(tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tuple(added))
 
 
 def of_transformers(folder: Path) -> Any:
@@ -149,8 +157,9 @@ def of_transformers(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the library raises bare exceptions
-        told = f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
-        raise ConfigError(told) from error
+        raise ConfigError(
+            f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
+        ) from error
 
 
 class Tokenizer:
@@ -174,9 +183,11 @@ class Tokenizer:
         for place, token in named.added if named else ():
             _add(backend, place, token)
         ids: list[int] = []
-        chosen = [("bos", settings.bos), ("eos", settings.eos)]
-        for key, name in (*chosen, *(("stops", stop) for stop in settings.stops)):
-            if (number := backend.token_to_id(name)) is None:
+        special_tokens = [("bos", settings.bos), ("eos", settings.eos)]
+        special_tokens += [("stops", stop) for stop in settings.stops]
+        for key, name in special_tokens:
+            number = backend.token_to_id(name)
+            if number is None:
                 raise ConfigError(
                     f"task.tokenizer.{key}={literal(name)}: the tokenizer has no such token; name "
                     f"one that it has, in quotes: \"task.tokenizer.{key}='<s>'\"."
@@ -204,8 +215,8 @@ class Tokenizer:
         # The JSON without what does not change the ids, so that it names the tokenizer wherever it
         # lies.
         content = json.loads(backend.to_str())
-        told = [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
-        self.fingerprint = short_hash([json.dumps(told)])
+        deciding = [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
+        self.fingerprint = short_hash([json.dumps(deciding)])
 
     @property
     def prefix(self) -> int:
@@ -213,8 +224,8 @@ class Tokenizer:
         the tokenizer's files name no BOS, as Qwen's do not.
         """
         name = self.named and (self.named.bos or self.named.eos)
-        found = self.backend.token_to_id(name) if name else None
-        return self.bos if self.begin or found is None else found
+        token = self.backend.token_to_id(name) if name else None
+        return self.bos if self.begin or token is None else token
 
     def encode_documents(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of texts of a corpus, without BOS; in parallel over the cores."""
@@ -273,13 +284,14 @@ class Tokenizer:
         does not have.
         """
         self.backend.encode_special_tokens = not prompt
-        found = self.backend.encode(as_utf8(text), add_special_tokens=False)
-        if prompt and (most := max(found.ids, default=0)) >= self.embedded:
+        encoding = self.backend.encode(as_utf8(text), add_special_tokens=False)
+        most = max(encoding.ids, default=0)
+        if prompt and most >= self.embedded:
             raise ConfigError(
                 f"a prompt says {self.backend.id_to_token(most)}, the token {most} of the "
                 f"tokenizer, and the model has only {self.embedded} tokens; leave it out."
             )
-        return found
+        return encoding
 
     def decode(self, ids: "np.ndarray | list[int]") -> str:
         return self.backend.decode(list(map(int, ids)))
@@ -293,18 +305,16 @@ class Tokenizer:
         return self.backend.to_str()
 
 
-def _id(numbered: tuple[int, Any]) -> int:
-    return numbered[0]
-
-
 def _add(backend: tokenizers.Tokenizer, number: int, token: tokenizers.AddedToken) -> None:
     """Add a token as transformers does, unless it is there."""
-    there = backend.get_added_tokens_decoder().get(number)
-    if there is None or there.content != token.content or there.special != token.special:
-        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
-    if (found := backend.token_to_id(token.content)) != number:
+    present = backend.get_added_tokens_decoder().get(number)
+    if present is None or (present.content, present.special) != (token.content, token.special):
+        add = backend.add_special_tokens if token.special else backend.add_tokens
+        add([token])
+    assigned = backend.token_to_id(token.content)
+    if assigned != number:
         raise ConfigError(
-            f"{token.content} is token {found} by tokenizer.json and {number} by {NAMES}; "
+            f"{token.content} is token {assigned} by tokenizer.json and {number} by {NAMES}; "
             "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>) writes both anew."
         )
 

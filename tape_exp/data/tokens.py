@@ -32,8 +32,8 @@ class Tokens:
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, part: slice) -> np.ndarray:
-        start, stop, _ = part.indices(self.length)
+    def __getitem__(self, range_: slice) -> np.ndarray:
+        start, stop, _ = range_.indices(self.length)
         return self._ids[start:stop].astype(np.int64)
 
     def blocks(self, starts: np.ndarray, length: int) -> np.ndarray:
@@ -49,9 +49,9 @@ class Tokens:
         """UTF-8 bytes of the tokens' text; of a document cut by the limit, of its beginning."""
         tokens, sizes = np.load(self._documents)["sizes"].T
         ends = np.cumsum(tokens)
-        whole = int(np.searchsorted(ends, self.length, "right"))
-        rest = self[int(ends[whole - 1]) if whole else 0 : self.length]
-        return int(sizes[:whole].sum()) + len(decode(rest).encode())
+        complete = int(np.searchsorted(ends, self.length, "right"))  # documents
+        cut = self[int(ends[complete - 1]) if complete else 0 : self.length]
+        return int(sizes[:complete].sum()) + len(decode(cut).encode())
 
 
 def tokenise(
@@ -71,8 +71,10 @@ def tokenise(
                 _write(path, text, split, tokenizer, needed)
     tokens = Tokens(path, needed)
     if not len(tokens):
-        told = "set its path, files, column or where"
-        raise ConfigError(f"text {text.name}: its split {split} holds no document; {told}.")
+        raise ConfigError(
+            f"text {text.name}: its split {split} holds no document; set its path, files, column "
+            "or where."
+        )
     return tokens
 
 
