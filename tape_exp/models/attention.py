@@ -44,28 +44,36 @@ def attend(
     (g_attn) of the TAPE paper in one call. Values have as many heads as keys. ``backend`` is one of
     :data:`BACKENDS`, or ``auto``: see :func:`choose`.
     """
-    v = both = v_BSKD.transpose(1, 2)
-    chosen = choose(scores, carried_BSHC) if backend == "auto" else backend
-    if carried_BSHC is not None:
-        carried = carried_BSHC.transpose(1, 2).to(v.dtype)
-        if chosen == "explicit" and scores.q.shape[2] <= ROWS:
-            # Apart, so that a state that all share is not copied and makes no gradient.
-            p = scores.probabilities().to(v.dtype)
-            carried = carried[0, 0] if carried.shape[:2] == (1, 1) else carried
-            return product_by_group(p, v).transpose(1, 2), (p @ carried).transpose(1, 2)
-        scores, v = with_all_heads(scores, v)
-        both = torch.cat([v, carried.expand(*v.shape[:3], -1)], -1)
-    if backend != "auto" and (reason := refusal(backend, scores, both)) is not None:
-        able = [name for name in BACKENDS if refusal(name, scores, both) is None]
-        raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
-    averages = BACKENDS[chosen](scores, both).transpose(1, 2)
+    v = v_BSKD.transpose(1, 2)
+    name = backend
+    if backend == "auto":
+        name = choose(scores, carried_BSHC)
+        say(f"{described(scores, carried_BSHC)}: {name}")
     if carried_BSHC is None:
-        return averages, None
+        require_able(backend, scores, v)
+        return BACKENDS[name](scores, v).transpose(1, 2), None
+    carried = carried_BSHC.transpose(1, 2).to(v.dtype)
+    if name == "explicit" and scores.q.shape[2] <= ROWS:
+        return average_both(scores, v, carried)
+    scores, v = with_all_heads(scores, v)
+    both = torch.cat([v, carried.expand(*v.shape[:3], -1)], -1)
+    require_able(backend, scores, both)
+    averages = BACKENDS[name](scores, both).transpose(1, 2)
     return averages[..., : v.shape[-1]], averages[..., v.shape[-1] :]
 
 
+def average_both(scores: Scores, v: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and what is carried, apart, so that a state that all share is not copied and makes no
+    gradient.
+    """
+    p = scores.probabilities().to(v.dtype)
+    if carried.shape[:2] == (1, 1):
+        carried = carried[0, 0]
+    return product_by_group(p, v).transpose(1, 2), (p @ carried).transpose(1, 2)
+
+
 def choose(scores: Scores, carried: Tensor | None) -> str:
-    """The backend that ``auto`` is, said once in the log of a run and kept in its record.
+    """The backend that ``auto`` is.
 
     On a CPU the explicit softmax below :data:`CPU_SDPA_FROM` keys, with a carried state and where a
     bias needs gradients, else torch's fused kernel. On a GPU torch's fused kernels, but in
@@ -78,22 +86,35 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     biases = scores.biases
     slopes = scores.slopes is not None
     carries = carried is not None
-    device = q.device.type
     learned = all(bias.slopes is None and not bias.from_tokens for bias in biases)
-    if device == "cpu":
-        learns = bool(biases) and not slopes and torch.is_grad_enabled()
-        name = "explicit" if S < CPU_SDPA_FROM or carries or learns else "sdpa"
-    elif S > T or q.element_size() > 2:
-        name = "sdpa"  # decoding, or full precision
-    elif slopes and not carries and flash_installed():
-        name = "flash"
-    elif scores.window is not None or not learned or (biases and T > DENSE_UP_TO):
-        name = "flex"
-    else:
-        name = "sdpa"
-    kind = "carried state" if carries else "bias" if biases else "plain"
-    say(f"attention ({kind}, {device}, {q.dtype}): {name}")
-    return name
+    if q.device.type == "cpu":
+        learns = len(biases) > 0 and not slopes and torch.is_grad_enabled()
+        return "explicit" if S < CPU_SDPA_FROM or carries or learns else "sdpa"
+    if S > T or q.element_size() > 2:
+        return "sdpa"  # decoding, or full precision
+    if slopes and not carries and flash_installed():
+        return "flash"
+    if scores.window is not None or not learned or (len(biases) > 0 and T > DENSE_UP_TO):
+        return "flex"
+    return "sdpa"
+
+
+def described(scores: Scores, carried: Tensor | None) -> str:
+    """A call of attention as the log of a run names it."""
+    kind = "plain"
+    if carried is not None:
+        kind = "carried state"
+    elif len(scores.biases) > 0:
+        kind = "bias"
+    return f"attention ({kind}, {scores.q.device.type}, {scores.q.dtype})"
+
+
+def require_able(backend: str, scores: Scores, v: Tensor) -> None:
+    """Raise :class:`ConfigError` where the backend that a config names cannot serve this call."""
+    reason = None if backend == "auto" else refusal(backend, scores, v)
+    if reason is not None:
+        able = [name for name in BACKENDS if refusal(name, scores, v) is None]
+        raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
 
 
 def refusal(backend: str, scores: Scores, v: Tensor) -> str | None:
@@ -108,9 +129,10 @@ def refusal(backend: str, scores: Scores, v: Tensor) -> str | None:
     from_tokens = any(bias.from_tokens for bias in scores.biases)
     if backend == "sdpa" and narrow and grad and from_tokens:
         return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
-    plain = scores.padding is None and (window is None or not window.sinks)
-    plain = plain and (len(scores.biases) == 0 or scores.slopes is not None)
-    if backend == "flash" and not (plain and narrow and q.shape[-1] <= v.shape[-1] <= 256):
+    only_slopes = len(scores.biases) == 0 or scores.slopes is not None
+    sees_all = scores.padding is None and (window is None or not window.sinks)
+    fits = narrow and q.shape[-1] <= v.shape[-1] <= 256
+    if backend == "flash" and not (only_slopes and sees_all and fits):
         return (
             "flash-attn is for 16 bits on a GPU, widths of values from the queries' to 256 and "
             "no bias but ALiBi's slopes, no padding and no sinks"
@@ -128,12 +150,14 @@ def explicit(scores: Scores, v: Tensor) -> Tensor:
     S = scores.k.shape[2]
     if T <= ROWS or scores.q.device.type != "cpu":
         return product_by_group(scores.probabilities().to(v.dtype), v)
-    ends = [min(S - T + n + ROWS, S) for n in range(0, T, ROWS)]
-    outputs = []
+    firsts = range(0, T, ROWS)
+    ends = [min(S - T + first + ROWS, S) for first in firsts]
+    queries = scores.q.split(ROWS, 2)
     keys = Prefixes.apply(scores.k, ends)
     values = Prefixes.apply(v, ends)
-    for n, q in enumerate(scores.q.split(ROWS, 2)):
-        block = scores.block(q, keys[n], n * ROWS)
+    outputs = []
+    for n, first in enumerate(firsts):
+        block = scores.block(queries[n], keys[n], first)
         outputs.append(product_by_group(block.probabilities().to(v.dtype), values[n]))
     return torch.cat(outputs, 2)
 
@@ -151,9 +175,8 @@ class Prefixes(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        *others, total = gradients
-        total = total.clone()
-        for grad in others:
+        total = gradients[-1].clone()
+        for grad in gradients[:-1]:
             total[:, :, : grad.shape[2]] += grad
         return total, None
 
@@ -203,12 +226,16 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
 
     scale = 1 / math.sqrt(scores.q.shape[-1])
     wider = v.shape[-1] - scores.q.shape[-1]
-    q, k = (F.pad(x, (0, wider)) for x in (scores.q, scores.k))
-    slopes = None if scores.slopes is None else scores.slopes.float()
-    window = (-1 if scores.window is None else scores.window.size - 1, -1)
-    heads = (x.transpose(1, 2) for x in (q, k, v))
-    options = {"causal": True, "window_size": window, "alibi_slopes": slopes}
-    return flash_attn_func(*heads, softmax_scale=scale, **options).transpose(1, 2)
+    outputs = flash_attn_func(
+        F.pad(scores.q, (0, wider)).transpose(1, 2),
+        F.pad(scores.k, (0, wider)).transpose(1, 2),
+        v.transpose(1, 2),
+        softmax_scale=scale,
+        causal=True,
+        window_size=(-1 if scores.window is None else scores.window.size - 1, -1),
+        alibi_slopes=None if scores.slopes is None else scores.slopes.float(),
+    )
+    return outputs.transpose(1, 2)
 
 
 def flex(scores: Scores, v: Tensor) -> Tensor:
@@ -259,8 +286,9 @@ def bucket(length: int) -> int:
     """The length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the power
     of two above, so that there are few lengths and at most a quarter is added.
     """
-    unit = max(128, (1 << (length - 1).bit_length()) // 8)
-    return -(-length // unit) * unit
+    power_of_two = 1 << (length - 1).bit_length()
+    unit = max(128, power_of_two // 8)
+    return math.ceil(length / unit) * unit
 
 
 @functools.cache

@@ -84,77 +84,107 @@ class Block(nn.Module):
     def forward(
         self, x_BTC: Tensor, state: Tensor | None, context: ForwardContext
     ) -> tuple[Tensor, Tensor | None]:
-        """The block's output and the position state for the next one."""
-        position = self.position
-        places = context.places
+        """The block's output and the position state for the next one.
+
+        Of the encoding's methods it calls ``embed``, in the first layer; ``rotate``, ``carry`` and
+        ``bias``, in :meth:`_attention_inputs`; and ``update``, where a next layer reads the state.
+        """
         if self.is_first_of_kind:
             # Here, not before the first block: where parameters are sharded, a block's own are
             # whole only in its own pass.
-            with full_precision(x_BTC):
-                x_BTC = position.embed(precise(x_BTC), places).to(x_BTC.dtype)
-        attention, averaged, x = self._attention(x_BTC, state, context)
+            x_BTC = self._embed(x_BTC, context.places)
+        attention, averaged, seen_BTC = self._attention(x_BTC, state, context)
         x_BTC = x_BTC + attention
         if not self.updates_state:
-            del attention, x  # nobody reads them, and the MLP needs memory
+            del attention, seen_BTC  # nobody reads them, and the MLP needs memory
             return x_BTC + self._mlp(x_BTC), state
         mlp = self._mlp(x_BTC)
         with full_precision(x_BTC):
             averaged = None if averaged is None else precise(averaged)
-            made = LayerOutputs(x, precise(attention), precise(mlp))
-            state = position.update(state, averaged, made, places)
+            outputs = LayerOutputs(seen_BTC, precise(attention), precise(mlp))
+            state = self.position.update(state, averaged, outputs, context.places)
         return x_BTC + mlp, state
+
+    def _embed(self, x_BTC: Tensor, places: Places) -> Tensor:
+        with full_precision(x_BTC):
+            return self.position.embed(precise(x_BTC), places).to(x_BTC.dtype)
 
     def _attention(
         self, x_BTC: Tensor, state: Tensor | None, context: ForwardContext
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """What attention adds to the residual stream, what it averaged of what the encoding
-        carries, and the x that queries and keys are made of.
+        carries, and x as the encoding sees it.
         """
-        normed = self.attention_norm(x_BTC)
-        x, scores, v, carried = self._attention_inputs(normed, state, context)
+        normed_BTC = self.attention_norm(x_BTC)
+        seen_BTC = precise(normed_BTC)
+        if context.places.padding is not None:
+            seen_BTC = seen_BTC * (context.places.tokens >= 0)[..., None]
+        scores, v, carried = self._attention_inputs(normed_BTC, seen_BTC, state, context)
         if context.watch is not None:
             context.watch(self, scores, state)
         values, averaged = (self.attend or attend)(scores, v, carried, self.backend)
-        return self.o(values.flatten(2)), averaged, x
+        return self.o(values.flatten(2)), averaged, seen_BTC
+
+    def _attention_inputs(
+        self, normed_BTC: Tensor, seen_BTC: Tensor, state: Tensor | None, context: ForwardContext
+    ) -> tuple[Scores, Tensor, Tensor | None]:
+        """What :func:`attend` takes: scores, values, and what is carried."""
+        position = self.position
+        places = context.places
+        q, k, v = self._queries_keys_values(normed_BTC)
+        with full_precision(normed_BTC):
+            q, k = self._rotated(q, k, seen_BTC, state, places)
+            carried = position.carry(state, places) if self.updates_state else None
+        if context.cache is not None:
+            k, v, carried = self._with_cached(context.cache, k, v, carried)
+        with full_precision(normed_BTC):
+            bias = position.bias(precise(q), precise(k), seen_BTC, state, places)
+            scores = self._scores(q, k, bias, places)
+        return scores, for_heads(v, k.shape[2]), carried
+
+    def _rotated(
+        self, q: Tensor, k: Tensor, seen_BTC: Tensor, state: Tensor | None, places: Places
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys as ``rotate`` turns them, in the dtype that they have."""
+        keys = k if self.position.grouped_keys else for_heads(k, self.position.arch.heads)
+        turned_q, turned_k = self.position.rotate(
+            precise(q), precise(keys), seen_BTC, state, places
+        )
+        return turned_q.to(q.dtype), turned_k.to(q.dtype)
 
     def _mlp(self, x_BTC: Tensor) -> Tensor:
         normed = cast_for_matmul(self.mlp_norm(x_BTC))
         return self.down(swiglu(self.gate(normed), self.up(normed)))
 
-    def _attention_inputs(
-        self, normed_BTC: Tensor, state: Tensor | None, context: ForwardContext
-    ) -> tuple[Tensor, Scores, Tensor, Tensor | None]:
-        """x as encodings read it; what :func:`attend` takes: scores, values, what is carried."""
-        position = self.position
-        places = context.places
-        H = self.position.arch.heads
-        read = cast_for_matmul(normed_BTC)
-        q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
+    def _queries_keys_values(self, normed_BTC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, H, D), and twice (B, T, K, D)."""
+        normed_BTC = cast_for_matmul(normed_BTC)
+        heads = (-1, self.head_dim)
+        q = self.q(normed_BTC).unflatten(-1, heads)
+        k = self.k(normed_BTC).unflatten(-1, heads)
+        v = self.v(normed_BTC).unflatten(-1, heads)
         if self.q_norm is not None and self.k_norm is not None:
             q = normed_heads(self.q_norm, q)
             k = normed_heads(self.k_norm, k)
-        x_BTC = precise(normed_BTC)
-        if places.padding is not None:
-            x_BTC = x_BTC * (places.tokens >= 0)[..., None]
-        with full_precision(normed_BTC):
-            keys = k if position.grouped_keys else for_heads(k, H)
-            turned = position.rotate(precise(q), precise(keys), x_BTC, state, places)
-            q, k = (y.to(q.dtype) for y in turned)
-            carried = position.carry(state, places) if self.updates_state else None
-        if context.cache is not None:
-            new = {"k": k, "v": v} | ({} if carried is None else {"carried": carried})
-            cached = context.cache.extend(self.layer, new)
-            k = cached["k"]
-            v = cached["v"]
-            carried = cached.get("carried")
-        with full_precision(normed_BTC):
-            found = position.bias(precise(q), precise(k), x_BTC, state, places)
-            scores = self._scores(q, k, found, places)
-        return x_BTC, scores, for_heads(v, k.shape[2]), carried
+        return q, k, v
 
-    def _scores(self, q_BTHD: Tensor, k_BSKD: Tensor, found: Biases, places: Places) -> Scores:
-        """The scores of these queries and keys and of what ``bias`` found."""
-        biases = found if isinstance(found, list) else [] if found is None else [found]
+    def _with_cached(
+        self, cache: "Cache", k: Tensor, v: Tensor, carried: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys, values and what is carried, of all tokens so far."""
+        new = {"k": k, "v": v}
+        if carried is not None:
+            new["carried"] = carried
+        cached = cache.extend(self.layer, new)
+        return cached["k"], cached["v"], cached.get("carried")
+
+    def _scores(self, q_BTHD: Tensor, k_BSKD: Tensor, bias: Biases, places: Places) -> Scores:
+        """The scores of these queries and keys and of what the encoding's ``bias`` gave."""
+        biases: list[Bias] = []
+        if isinstance(bias, list):
+            biases = bias
+        elif bias is not None:
+            biases = [bias]
         if wrong := [type(bias).__name__ for bias in biases if not isinstance(bias, Bias)]:
             raise BiasError(
                 f"{type(self.position).__name__}.bias gave a {wrong[0]}; it gives ByDistance, "
@@ -171,17 +201,20 @@ class Block(nn.Module):
         )
         if self.temperature is not None:
             scores = scores.times(precise(self.temperature)[:, None])
-        if self.ssmax is None:
-            return scores
-        # s · ln n for a query that sees n keys; of a single one any factor makes 1.
-        T = scores.q.shape[2]
+        if self.ssmax is not None:
+            scores = scores.times(self._ssmax_factor(scores, precise(self.ssmax)))
+        return scores
+
+    def _ssmax_factor(self, scores: Scores, s_H: Tensor) -> Tensor:
+        """s · ln n for a query that sees n keys, (1 or B, H, T); of a single one any factor makes
+        1.
+        """
         S = scores.k.shape[2]
-        before = torch.arange(S, device=q_BTHD.device)[None, S - T :] + 1
-        if places.padding is not None:
-            before = (before - places.padding[:, None]).clamp(min=1)
-        seen = before if self.window is None else self.window.count(before)
-        s = precise(self.ssmax)
-        return scores.times(s[:, None] * seen[:, None].to(s.dtype).log())
+        up_to_itself = torch.arange(S, device=scores.q.device)[None, scores.offset :] + 1
+        if scores.padding is not None:
+            up_to_itself = (up_to_itself - scores.padding[:, None]).clamp(min=1)
+        n = up_to_itself if self.window is None else self.window.count(up_to_itself)
+        return s_H[:, None] * n[:, None].to(s_H.dtype).log()
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:

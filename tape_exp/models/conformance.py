@@ -10,7 +10,7 @@ function in :data:`SITUATIONS`.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,8 +109,8 @@ def gap(a: Tensor, b: Tensor) -> float:
 
 def entries(model: Model) -> list[Model]:
     """The section of each kind of layer."""
-    found: list[Model] = model.get("layers", [model])
-    return found
+    layers: list[Model] = model.get("layers", [model])
+    return layers
 
 
 def with_keys(model: Model, **keys: Any) -> Model:
@@ -166,10 +166,10 @@ def alone(decoder: Decoder, tokens: Sequence[Tensor], positions: Sequence[Tensor
     ]
 
 
-def apart(found: Sequence[Tensor], expected: Sequence[Tensor]) -> Outcome:
+def apart(computed: Sequence[Tensor], expected: Sequence[Tensor]) -> Outcome:
     """The largest difference of logits over the largest of them, which must be rounding."""
-    largest = max(float(one.detach().abs().max()) for one in expected)
-    difference = max(map(gap, found, expected)) / largest
+    largest = max(float(logits.detach().abs().max()) for logits in expected)
+    difference = max(map(gap, computed, expected)) / largest
     require(difference < FP32, f"logits are {difference:.2g} of their size from the oracle's.")
     return Outcome(difference, FP32)
 
@@ -217,13 +217,13 @@ def right_padding(model: Model) -> Outcome:
     tokens, positions = one_row_each(decoder)
     lengths = torch.tensor(ROWS_OF_LENGTH)
     logits = decoder(tokens, lengths_B=lengths, sampler=RowSampler(5))
-    kept = [slice(length) for length in ROWS_OF_LENGTH]
-    expected = alone(
-        decoder,
-        [row[part] for row, part in zip(tokens, kept, strict=True)],
-        [row[part] for row, part in zip(positions, kept, strict=True)],
-    )
-    return apart([row[part] for row, part in zip(logits, kept, strict=True)], expected)
+    expected = alone(decoder, _beginnings(tokens), _beginnings(positions))
+    return apart(_beginnings(logits), expected)
+
+
+def _beginnings(rows: Iterable[Tensor]) -> list[Tensor]:
+    """The real tokens of rows that are padded at the end."""
+    return [row[:length] for row, length in zip(rows, ROWS_OF_LENGTH, strict=True)]
 
 
 @torch.no_grad()
@@ -320,17 +320,17 @@ def _in_bf16(model: Model, weights: torch.dtype) -> Outcome:
             narrow.add(f"the state is {state.dtype}")
         for bias in scores.biases:
             with full_precision(scores.q):
-                kept = bias.values if isinstance(bias, ByKey) else bias.pairs(scores)
-            if kept.element_size() < 4:
-                narrow.add(f"a bias is {kept.dtype}")
+                values = bias.values if isinstance(bias, ByKey) else bias.pairs(scores)
+            if values.element_size() < 4:
+                narrow.add(f"a bias is {values.dtype}")
 
     with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
         decoder(tokens, sampler=RowSampler(5), watch=watch)
         logits = decoder(tokens, sampler=RowSampler(5))
     require(not narrow, f"{' and '.join(sorted(narrow))}; compute it in fp32.")
     wanted = (torch.bfloat16, (3, LONG, ARCH.vocab))
-    found = (logits.dtype, tuple(logits.shape))
-    require(found == wanted, f"logits are {found[0]} of the shape {found[1]}.")
+    shape = tuple(logits.shape)
+    require((logits.dtype, shape) == wanted, f"logits are {logits.dtype} of the shape {shape}.")
     logits.float().square().mean().backward()
     for name, parameter in decoder.named_parameters():
         if parameter.grad is not None:
@@ -387,16 +387,20 @@ def _gradients(decoder: Decoder) -> Outcome:
     for (name, ours), theirs in zip(decoder.named_parameters(), exact.parameters(), strict=True):
         if not ours.requires_grad:
             continue
-        told = f"{name} takes no part; what only the first layer reads is a parameter embedding."
-        require(ours.grad is not None and theirs.grad is not None, told)
+        require(
+            ours.grad is not None and theirs.grad is not None,
+            f"{name} takes no part; what only the first layer reads is a parameter embedding.",
+        )
         assert ours.grad is not None
         assert theirs.grad is not None
         require(ours.grad.any(), f"the gradient of {name} is 0.")
         # What softmax cancels, such as a number for all pairs, has a gradient of rounding only.
         size = max(float(theirs.grad.abs().max()), 1e-3 * largest)
         difference = gap(ours.grad, theirs.grad) / size
-        told = f"the gradient of {name} is {difference:.2g} of its size from the oracle's."
-        require(difference < GRADIENT, told)
+        require(
+            difference < GRADIENT,
+            f"the gradient of {name} is {difference:.2g} of its size from the oracle's.",
+        )
         worst = max(worst, difference)
     return Outcome(worst, GRADIENT)
 
@@ -404,7 +408,7 @@ def _gradients(decoder: Decoder) -> Outcome:
 def constructor_values(model: Model) -> Outcome:
     """What the constructor sets is what training begins with, whatever torch's global seed is."""
     kinds = kinds_of(model)
-    own: list[str] = []
+    with_init_weights: list[str] = []
     weights = []
     for seed in (1, 2):
         with torch.random.fork_rng(devices=[]):
@@ -416,22 +420,26 @@ def constructor_values(model: Model) -> Outcome:
     for layer, (block, kind) in enumerate(zip(decoder.blocks(), kinds, strict=True)):
         position = block.position
         if type(position).init_weights is not PositionEncoding.init_weights:
-            own.append(type(position).__name__)
+            with_init_weights.append(type(position).__name__)
             continue
         fresh = construct(kind.position, decoder.arch, 0, f"layers.{layer}.position")
-        given = dict(fresh.named_parameters())
+        constructed = dict(fresh.named_parameters())
         for name, parameter in position.named_parameters():
-            kept = given[name].isnan().all() or given[name].equal(parameter)
-            require(kept, f"{name} does not begin as the constructor set it.")
-    return Outcome(remark=f"init_weights of {' and '.join({*own})} sets them" if own else "")
+            same = constructed[name].isnan().all() or constructed[name].equal(parameter)
+            require(same, f"{name} does not begin as the constructor set it.")
+    if not with_init_weights:
+        return Outcome()
+    return Outcome(remark=f"init_weights of {' and '.join({*with_init_weights})} sets them")
 
 
 def as_state(state: Any) -> Tensor:
     """What ``start`` or ``update`` gave, which must be one tensor."""
-    told = f"a state is a {type(state).__name__}; it is one tensor: stack or concatenate its parts."
-    require(isinstance(state, Tensor), told)
-    kept: Tensor = state
-    return torch.view_as_real(kept) if kept.is_complex() else kept
+    require(
+        isinstance(state, Tensor),
+        f"a state is a {type(state).__name__}; it is one tensor: stack or concatenate its parts.",
+    )
+    tensor: Tensor = state
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 @torch.no_grad()
@@ -446,12 +454,13 @@ def many_positions(model: Model) -> Outcome:
     worst = 0.0
     for encoding in decoder.encodings():
         if (state := encoding.start(places)) is not None:
-            kept = as_state(state).reshape(many, -1).unique(dim=0).shape[0]
-            require(kept == many, f"start tells {kept} of {many} positions apart.")
+            different = as_state(state).reshape(many, -1).unique(dim=0).shape[0]
+            require(different == many, f"start tells {different} of {many} positions apart.")
         heads = ARCH.key_heads if encoding.grouped_keys else ARCH.heads
-        q, k = (torch.zeros(1, 4, n, ARCH.head_dim) for n in (ARCH.heads, heads))
-        found = encoding.bias(q, k, torch.ones(1, 4, ARCH.width), encoding.start(few), few)
-        for bias in found if isinstance(found, list) else [found]:
+        q = torch.zeros(1, 4, ARCH.heads, ARCH.head_dim)
+        k = torch.zeros(1, 4, heads, ARCH.head_dim)
+        biases = encoding.bias(q, k, torch.ones(1, 4, ARCH.width), encoding.start(few), few)
+        for bias in biases if isinstance(biases, list) else [biases]:
             if isinstance(bias, ByDistance):
                 table = bias.at(places.positions[0])
                 exact = bias.at(places.positions[0].double())
@@ -488,8 +497,8 @@ def shifted_positions(model: Model) -> Outcome:
     offsets = (3.0, 17.25, 1000.5) if decoder.reach is None else (3.0, 17.0, 24.0)
     base = decoder(tokens, positions_BT=positions)
     change = max(gap(decoder(tokens, positions_BT=positions + x), base) for x in offsets)
-    told = "logits depend on " + ("distances only" if change < 1e-9 else "the positions themselves")
-    return Outcome(change, remark=told)
+    what = "distances only" if change < 1e-9 else "the positions themselves"
+    return Outcome(change, remark=f"logits depend on {what}")
 
 
 _EACH: tuple[Callable[[Model], Outcome], ...] = (
@@ -522,9 +531,9 @@ def outcome_of(situation: str, model: Model) -> Outcome:
     refuses the situation in a sentence of its own.
     """
     short, changed = shortened(model)
-    every = [model, short] if changed and situation not in AS_GIVEN else [model]
+    models = [model, short] if changed and situation not in AS_GIVEN else [model]
     try:
-        outcomes = [SITUATIONS[situation](one) for one in every]
+        outcomes = [SITUATIONS[situation](section) for section in models]
     except BiasError as error:
         raise NonconformingError(str(error)) from error
     except ConfigError as refused:

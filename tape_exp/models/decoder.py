@@ -53,39 +53,23 @@ class Decoder(nn.Module):
             torch.empty(arch.vocab, arch.width), freeze=False
         )
         pattern = [LayerKind(position)] if callable(position) else position
-        chosen = [pattern[layer % len(pattern)] for layer in range(arch.layers)]
-        self.kinds = list(dict.fromkeys(chosen))
-        blocks = [
-            Block(
-                arch,
-                construct(kind.position, arch, seed, f"layers.{layer}.position"),
-                backend,
-                layer,
-                kind.attention,
-                self.kinds.index(kind),
-            )
-            for layer, kind in enumerate(chosen)
-        ]
-        self.layers = nn.ModuleList(blocks)
+        kind_of_layer = [pattern[layer % len(pattern)] for layer in range(arch.layers)]
+        self.kinds = list(dict.fromkeys(kind_of_layer))
+        self.layers = nn.ModuleList()
+        for layer, kind in enumerate(kind_of_layer):
+            encoding = construct(kind.position, arch, seed, f"layers.{layer}.position")
+            number = self.kinds.index(kind)
+            self.layers.append(Block(arch, encoding, backend, layer, kind.attention, number))
         self.norm = nn.RMSNorm(arch.width, eps=arch.norm_eps)
         self.head = matrix(arch.width, arch.vocab)
         if arch.tied:
             self.head.weight = self.embedding.weight
         self.random = random_positions(self.kinds, arch)
         if self.random is not None:
-            for block in blocks:
+            for block in self.blocks():
                 block.position.require(self.random.range)
-        for kind in range(len(self.kinds)):
-            first, *others = (block for block in blocks if block.kind == kind)
-            first.is_first_of_kind = True
-            for block in others:
-                if hasattr(block.position, "embedding"):
-                    del block.position.embedding
-            # Idle, but counted in published sizes, since nobody reads the state after the last.
-            last = [first, *others][-1]
-            last.updates_state = False
-            for name, parameter in last.position.named_parameters():
-                parameter.requires_grad_("update_net." not in name)
+        for number in range(len(self.kinds)):
+            hand_on_state([block for block in self.blocks() if block.kind == number])
         self.init_weights(seed, blank)
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
@@ -139,11 +123,9 @@ class Decoder(nn.Module):
         context = ForwardContext(places, cache if self.cacheable else None, watch)
         states = [position.start(places) for position in self.encodings()]
         x_BTC = self.embedding(computed_BT)
-        run = self._run if self.training and cache is None and watch is None else run_block
-        if self.recompute and self.training and torch.is_grad_enabled():
-            run = partial(checkpoint, run, use_reentrant=False)
-        for layer in self.blocks():
-            x_BTC, states[layer.kind] = run(layer, x_BTC, states[layer.kind], context)
+        run = self._block_runner(compilable=cache is None and watch is None)
+        for block in self.blocks():  # embed, rotate, carry, bias, update
+            x_BTC, states[block.kind] = run(block, x_BTC, states[block.kind], context)
         if last_only:
             x_BTC = x_BTC[:, -1:]
         if logits_at is not None:
@@ -151,11 +133,23 @@ class Decoder(nn.Module):
         x_BTC = self.norm(x_BTC)
         if labels_BT is not None and loss is not None:
             return total_loss(x_BTC, self.head, labels_BT, weights_BT, loss, self.arch.vocab)
-        found = self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
+        if labels_BT is not None:
+            outputs = token_nll(x_BTC, self.head, labels_BT)
+        else:
+            outputs = self.head(x_BTC)
         if cache is not None:
             cache.length += T
-            found = found[:, -T:]
-        return found
+            outputs = outputs[:, -T:]
+        return outputs
+
+    def _block_runner(self, compilable: bool) -> Callable[..., Any]:
+        """What runs a block: compiled where it may be, and with its activations recomputed in the
+        backward pass where that is asked for.
+        """
+        run = self._run if self.training and compilable else run_block
+        if self.recompute and self.training and torch.is_grad_enabled():
+            run = partial(checkpoint, run, use_reentrant=False)
+        return run
 
     def _places(
         self,
@@ -184,13 +178,13 @@ class Decoder(nn.Module):
         return places, tokens_BT
 
     def _places_in_cache(self, tokens_BT: Tensor, cache: "Cache") -> tuple[Places, Tensor]:
-        known_BS = cache.append(tokens_BT)
-        S = known_BS.shape[1]
-        computed_BT = tokens_BT if self.cacheable else known_BS
-        ids_BS = known_BS
+        tokens_BS = cache.append(tokens_BT)
+        S = tokens_BS.shape[1]
+        computed_BT = tokens_BT if self.cacheable else tokens_BS
+        ids_BS = tokens_BS
         if cache.padding_B is not None:
-            index_S = torch.arange(S, device=known_BS.device)
-            ids_BS = known_BS.masked_fill(index_S < cache.padding_B[:, None], -1)
+            index_S = torch.arange(S, device=tokens_BS.device)
+            ids_BS = tokens_BS.masked_fill(index_S < cache.padding_B[:, None], -1)
         places = Places(
             ids_BS[:, -computed_BT.shape[1] :],
             ids_BS,
@@ -227,7 +221,8 @@ class Decoder(nn.Module):
     @property
     def reach(self) -> int | None:
         """The number of positions, where a table holds them."""
-        return min((x.reach for x in self.encodings() if x.reach is not None), default=None)
+        reaches = [encoding.reach for encoding in self.encodings() if encoding.reach is not None]
+        return min(reaches, default=None)
 
     @property
     def reads_length(self) -> bool:
@@ -270,6 +265,18 @@ class Decoder(nn.Module):
         embedding = self.embedding.weight
         head = self.head.weight
         return [p for p in self.parameters() if p is not embedding or p is head]
+
+
+def hand_on_state(blocks: list[Block]) -> None:
+    """Tell the blocks of a kind, in order, which of them makes the state that the others read."""
+    blocks[0].is_first_of_kind = True
+    for block in blocks[1:]:
+        if hasattr(block.position, "embedding"):
+            del block.position.embedding
+    # Idle, but counted in published sizes, since nobody reads the state after the last.
+    blocks[-1].updates_state = False
+    for name, parameter in blocks[-1].position.named_parameters():
+        parameter.requires_grad_("update_net." not in name)
 
 
 def run_block(

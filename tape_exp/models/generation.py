@@ -61,15 +61,15 @@ class Cache:
 
     def extend(self, layer: int, new: dict[str, Tensor]) -> dict[str, Tensor]:
         """Append a layer's new tensors (B or 1, T, …) and return all so far, (B or 1, S, …)."""
-        found = {}
+        tensors = {}
         for name, x in new.items():
             if (buffer := self._buffers.get((layer, name))) is None:
                 self._make_buffers(layer, name, x)
                 buffer = self._buffers[layer, name]
             end = self.length + x.shape[1]
             buffer[:, self.length : end] = x
-            found[name] = buffer[:, :end]
-        return found
+            tensors[name] = buffer[:, :end]
+        return tensors
 
     def _make_buffers(self, layer: int, name: str, x: Tensor) -> None:
         """Empty buffers (B or 1, capacity, …) for this layer and those after it that are alike. The
@@ -134,9 +134,11 @@ def generate(
     hidden = padding if int(padding.max()) else None
     cache = new_cache(decoder, longest + new_tokens, hidden, len(prompts), sampler)
     written = decode(decoder, tokens, cache, new_tokens, ends, temperature, generator)
-    found: list[list[int]] = torch.cat(written, 1).tolist() if written else [[] for _ in prompts]
+    if not written:
+        return [[] for _ in prompts]
     stops = {*ends.tolist()}
-    return [[*takewhile(lambda token: token not in stops, row)] for row in found]
+    answers: list[list[int]] = torch.cat(written, 1).tolist()
+    return [list(takewhile(lambda token: token not in stops, answer)) for answer in answers]
 
 
 def decode(
@@ -155,7 +157,7 @@ def decode(
 
     device = tokens_BT.device
     running = torch.ones(len(tokens_BT), dtype=torch.bool, device=device)
-    every = 1 if device.type == "cpu" else ASKED_EVERY
+    interval = 1 if device.type == "cpu" else ASKED_EVERY
     written: list[Tensor] = []
     while len(written) < new_tokens:
         logits_BV = decoder(tokens_BT, cache=cache, last_only=True)[:, -1]
@@ -169,7 +171,7 @@ def decode(
         if ends is None or not len(ends):
             continue
         running &= ~torch.isin(tokens_BT[:, 0], ends)
-        if len(written) % every:
+        if len(written) % interval:
             continue
         going_on = running.any()
         if isinstance(decoder, FSDPModule):  # whose passes all processes make together
@@ -189,14 +191,17 @@ def batched(items: Any, size: int) -> Batches:
 
 
 def shared(
-    batches: Batches, answer: Callable[[Any, int], dict[Any, Any]], progress: Any, told: str
+    batches: Batches, answer: Callable[[Any, int], dict[Any, Any]], progress: Any, title: str
 ) -> dict[Any, Any]:
     """What ``answer(batch, number of its first item)`` gives of every batch. Each process answers
-    its share, and all have every answer; ``progress(items, told)`` shows how far it is.
+    its share, and all have every answer; ``progress(items, title)`` shows how far it is.
     """
-    own: dict[Any, Any] = {}
-    for (first, batch), counts in progress(share(batches), told):
+    local: dict[Any, Any] = {}
+    for (first, batch), counts in progress(share(batches), title):
         answers = answer(batch, first)  # also where it does not count: others may wait for it
         if counts:
-            own |= answers
-    return {item: value for part in gather(own) for item, value in part.items()}
+            local |= answers
+    together: dict[Any, Any] = {}
+    for of_process in gather(local):
+        together |= of_process
+    return together

@@ -63,8 +63,10 @@ class Harness(TemplateLM):
         self.rows_per_batch = rows
         self.progress = progress
         if tokenizer.prefix != tokenizer.bos:
-            told = "A text without a context follows %s, as in lm-eval: the tokenizer has no BOS."
-            log.info(told, tokenizer.backend.id_to_token(tokenizer.prefix))
+            log.info(
+                "A text without a context follows %s, as in lm-eval: the tokenizer has no BOS.",
+                tokenizer.backend.id_to_token(tokenizer.prefix),
+            )
 
     @property
     def eot_token_id(self) -> int:
@@ -107,16 +109,22 @@ class Harness(TemplateLM):
         for number, (_, context, continuation) in enumerate(requests):
             if not continuation:
                 raise ConfigError(EMPTY)
-            if (length := len(continuation)) > self.max_length:
+            length = len(continuation)
+            if length > self.max_length:
                 raise ConfigError(
                     f"a continuation of {length} tokens is longer than the model's "
                     f"{self.max_length}; set task.longest={length} or more."
                 )
             row = (*context, *continuation)[-(self.max_length + 1) : -1]
             rows.setdefault(row, []).append(number)
-        if cut := sum(len(x) + len(y) > self.max_length + 1 for _, x, y in requests):
-            told = "%d of %d requests are longer than %d tokens and lost their beginning."
-            log.warning(told, cut, len(requests), self.max_length)
+        cut = sum(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
+        if cut:
+            log.warning(
+                "%d of %d requests are longer than %d tokens and lost their beginning.",
+                cut,
+                len(requests),
+                self.max_length,
+            )
         order = sorted(rows, key=lambda row: (-len(row), row))
 
         def score(batch: Sequence[tuple[int, ...]], first: int) -> dict[int, Answer]:
@@ -143,9 +151,13 @@ class Harness(TemplateLM):
             target = torch.tensor(targets).to(logits.device)
             chosen = log_p.gather(-1, target[:, None])[:, 0].double().cpu()
             greedy = (log_p.argmax(-1) == target).cpu()
-            both = (x.split([*lengths.values()]) for x in (chosen, greedy))
-            pairs = zip(lengths, *both, strict=True)
-            return {number: (float(c.sum()), bool(g.all())) for number, c, g in pairs}
+            answers = {}
+            begin = 0
+            for number, length in lengths.items():
+                of_request = slice(begin, begin + length)
+                answers[number] = float(chosen[of_request].sum()), bool(greedy[of_request].all())
+                begin += length
+            return answers
 
         scores = shared(batched(order, self.rows_per_batch), score, self.progress, "scoring")
         return [scores[number] for number in range(len(requests))]
@@ -163,8 +175,11 @@ class Harness(TemplateLM):
             tokens = tokens[1:] if tokens[:1] == [prefix] else tokens
             pairs = get_rolling_token_windows(tokens, prefix, self.max_length, context_len=1)
             windows.append([(None, *make_disjoint_window(pair)) for pair in pairs])
-        scores = iter(self._loglikelihood_tokens([*itertools.chain(*windows)]))
-        return [sum(log_p for log_p, _ in itertools.islice(scores, len(x))) for x in windows]
+        answers = iter(self._loglikelihood_tokens([*itertools.chain(*windows)]))
+        totals = []
+        for of_text in windows:
+            totals.append(sum(log_p for log_p, _ in itertools.islice(answers, len(of_text))))
+        return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Greedy answers, each up to its first stop sequence; a context loses its beginning so that
@@ -180,8 +195,12 @@ class Harness(TemplateLM):
             cut += len(prompt) > self.max_length - new
             by_length.setdefault(new, []).append((number, prompt[-(self.max_length - new) :]))
         if cut:
-            told = "%d of %d contexts lost their beginning, so that an answer fits in %d tokens."
-            log.warning(told, cut, len(requests), self.max_length)
+            log.warning(
+                "%d of %d contexts lost their beginning, so that an answer fits in %d tokens.",
+                cut,
+                len(requests),
+                self.max_length,
+            )
         answers: dict[int, str] = {}
         for new, prompts in by_length.items():
 
@@ -191,7 +210,7 @@ class Harness(TemplateLM):
                 rows = generate(self.model.decoder, texts, new, self.ids.ends, sampler=sampler)
                 return {n: self.ids.decode(row) for n, row in zip(numbers, rows, strict=True)}
 
-            order = sorted(prompts, key=lambda one: (-len(one[1]), one[0]))
+            order = sorted(prompts, key=lambda request: (-len(request[1]), request[0]))
             batches = batched(order, self.rows_per_batch)
             answers |= shared(batches, answer, self.progress, "answering")
         return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]

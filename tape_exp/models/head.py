@@ -19,16 +19,16 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     # All logits of an evaluation batch can take gigabytes. Pieces fit into a CPU's cache, or leave
     # a GPU its memory.
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
-    asked_BT = labels_BT >= 0
-    x_NC = x_BTC[asked_BT]
-    labels_N = labels_BT[asked_BT]
-    found = []
+    labelled_BT = labels_BT >= 0
+    x_NC = x_BTC[labelled_BT]
+    labels_N = labels_BT[labelled_BT]
+    nll = []
     for x, labels in zip(x_NC.split(at_once), labels_N.split(at_once), strict=True):
         logits = head(x).float()
         chosen = logits.gather(-1, labels[:, None])[:, 0]
-        found.append(logits.logsumexp(-1) - chosen)
+        nll.append(logits.logsumexp(-1) - chosen)
     nll_BT = torch.zeros(labels_BT.shape, device=x_BTC.device)
-    return nll_BT.masked_scatter(asked_BT, torch.cat(found)) if found else nll_BT
+    return nll_BT.masked_scatter(labelled_BT, torch.cat(nll)) if nll else nll_BT
 
 
 def most_logits(device: torch.device) -> int:
@@ -50,10 +50,10 @@ def total_loss(
     most = most_logits(x_BTC.device)
     if labels_BT.numel() * vocab <= most:
         return loss(head(x_BTC), labels_BT, weights_BT)
-    asked_BT = labels_BT >= 0
-    x_NC = x_BTC[asked_BT]
-    labels_N = labels_BT[asked_BT]
-    weights_N = None if weights_BT is None else weights_BT[asked_BT]
+    labelled_BT = labels_BT >= 0
+    x_NC = x_BTC[labelled_BT]
+    labels_N = labels_BT[labelled_BT]
+    weights_N = None if weights_BT is None else weights_BT[labelled_BT]
     parameters = [p for p in head.parameters() if p.requires_grad]
     at_once = max(most // vocab, 1)
     return InPieces.apply(head, loss, at_once, labels_N, weights_N, x_NC, *parameters)
@@ -85,11 +85,12 @@ class InPieces(torch.autograd.Function):
             weights = None if weights_N is None else weights_N[piece]
             with torch.set_grad_enabled(learns):
                 x = x_NC[piece].detach().requires_grad_(learns)
-                part = loss(head(x), labels_N[piece], weights)
-            total += part.detach()
+                sum_of_piece = loss(head(x), labels_N[piece], weights)
+            total += sum_of_piece.detach()
             if learns:
-                x_grad_NC[piece], *others = torch.autograd.grad(part, [x, *parameters])
-                for grad, more in zip(grads, others, strict=True):
+                of_piece = torch.autograd.grad(sum_of_piece, [x, *parameters])
+                x_grad_NC[piece] = of_piece[0]
+                for grad, more in zip(grads, of_piece[1:], strict=True):
                     grad += more
         ctx.save_for_backward(x_grad_NC, *grads)
         return total

@@ -126,11 +126,11 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         elif cache is None:
             sampler = RowSampler(0, "positions")
             lengths_B = None if attention_mask is None else attention_mask.sum(1)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        last = kept == slice(-1, None)
+        chosen = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        last = chosen == slice(-1, None)
         logits_BTV = self.decoder(
             input_ids, lengths_B=lengths_B, cache=cache, sampler=sampler, last_only=last
-        )[:, kept]
+        )[:, chosen]
         loss = None
         if labels is not None:
             more = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}

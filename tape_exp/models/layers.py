@@ -45,21 +45,29 @@ def kinds_of(model: Any) -> list[LayerKind]:
             "model=[{name:rope,window:16},nope]."
         )
     entries = [json.dumps(entry, sort_keys=True) for entry in model["layers"]]
-    kinds = {one: _kind(json.loads(one), f"model.layers.{entries.index(one)}") for one in entries}
-    return [kinds[one] for one in entries]
+    kinds: dict[str, LayerKind] = {}  # equal entries are one kind, whose layers share a state
+    for number, entry in enumerate(entries):
+        if entry not in kinds:
+            kinds[entry] = _kind(json.loads(entry), f"model.layers.{number}")
+    return [kinds[entry] for entry in entries]
 
 
 def _kind(node: Mapping[str, Any], section: str) -> LayerKind:
-    known = AttentionConfig.__dataclass_fields__
-    own = {key: value for key, value in node.items() if key not in known}
-    chosen = {key: value for key, value in node.items() if key in known}
-    attention: AttentionConfig = validate(AttentionConfig, chosen, section)
+    of_attention = AttentionConfig.__dataclass_fields__
+    encoding = {key: value for key, value in node.items() if key not in of_attention}
+    keys = {key: value for key, value in node.items() if key in of_attention}
+    attention: AttentionConfig = validate(AttentionConfig, keys, section)
     if attention.sinks and attention.window is None:
         raise ConfigError(
             f"{section}.sinks={attention.sinks} has no effect without {section}.window: every "
             "query sees all tokens."
         )
-    return LayerKind(lambda arch: build(own, section, also=[*known], arch=arch), attention)
+
+    def position(arch: Arch) -> PositionEncoding:
+        built: PositionEncoding = build(encoding, section, also=[*of_attention], arch=arch)
+        return built
+
+    return LayerKind(position, attention)
 
 
 class RandomPositions:
@@ -135,12 +143,12 @@ class RandomFloats(RandomPositions):
 
 def random_positions(kinds: Sequence[LayerKind], arch: Arch) -> RandomPositions | None:
     """The random positions of all layers of a pattern, if any has the key ``random_range``."""
-    every = {(kind.attention.random_range, kind.attention.random_floats) for kind in kinds}
-    if (None, True) in every:
+    settings = {(kind.attention.random_range, kind.attention.random_floats) for kind in kinds}
+    if (None, True) in settings:
         raise ConfigError("model.random_floats=true needs model.random_range; 2 is usual.")
-    if len(every - {(None, False)}) > 1:
+    if len(settings - {(None, False)}) > 1:
         raise ConfigError("model.random_range and model.random_floats are the same for all layers.")
-    for multiple, floats in every:
+    for multiple, floats in settings:
         if multiple is not None:
             return (RandomFloats if floats else RandomPositions)(multiple, arch)
     return None

@@ -49,17 +49,30 @@ OUTSIDE = {
     "norm.weight": "model.norm.weight",
     "head.weight": "lm_head.weight",
 }
-PARTS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-PARTS |= {part: f"self_attn.{part}_proj" for part in "qkvo"}
-PARTS |= {part: f"self_attn.{part}" for part in ("q_norm", "k_norm")}
-PARTS |= {part: f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+IN_BLOCK = {
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
 # Keys of Scaling, and what transformers calls them, of each method that both have.
 SCALED: dict[str, dict[str, str]] = {
     "linear": {},
-    "yarn": {key: key for key in ("truncate", "beta_fast", "beta_slow")},
+    "yarn": {"truncate": "truncate", "beta_fast": "beta_fast", "beta_slow": "beta_slow"},
     "llama3": {"low_frequency": "low_freq_factor", "high_frequency": "high_freq_factor"},
     "dynamic": {},
-    "longrope": {key: key for key in ("short_factor", "long_factor", "attention_factor")},
+    "longrope": {
+        "short_factor": "short_factor",
+        "long_factor": "long_factor",
+        "attention_factor": "attention_factor",
+    },
 }
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SAMPLE = 4096  # bytes in the middle of a tensor, which a fingerprint is made of
@@ -96,7 +109,9 @@ class Llama:
     @property
     def arch(self) -> dict[str, Any]:
         """The keys of :class:`~tape_exp.settings.schema.Arch` that the checkpoint decides."""
-        keys = {each.name for each in fields(Arch)} - ({"qkv_bias"} if not self.qkv_bias else set())
+        keys = {field.name for field in fields(Arch)}
+        if not self.qkv_bias:
+            keys.discard("qkv_bias")
         return {key: value for key, value in vars(self).items() if key in keys}
 
 
@@ -118,41 +133,14 @@ def read_config(folder: Path, further: float = 1.0) -> Llama:
     where the decoder does not compute them. Positions that are stretched are so by ``further``
     times their factor.
     """
-    from transformers import AutoConfig
-
+    config = _config(folder)
     path = folder / CONFIG
-    if (folder / ADAPTER).is_file():
-        raise ConfigError(
-            f"{folder} holds an adapter ({ADAPTER}), which transformers puts onto its base. Write "
-            "both as one model, AutoPeftModelForCausalLM.from_pretrained(<folder>)"
-            ".merge_and_unload().save_pretrained(<new folder>) by peft, and copy the tokenizer's "
-            "files there; or remove the adapter's files, to read the model beside them."
-        )
-    if not path.is_file():
-        raise ConfigError(f"{folder} has no config.json; name the folder of a Llama.")
-    try:
-        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # of many kinds, its own for a wrong type among them
-        why = " ".join(str(error).split())
-        raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
-    choices: dict[str, tuple[Any, ...]] = {"model_type": FORMS, "hidden_act": ("silu", "swish")}
-    biases = [key for key in ("attention_bias", "mlp_bias") if hasattr(type(config), key)]
-    choices |= dict.fromkeys(biases, (False,)) | {"quantization_config": (None,)}
-    for key, values in choices.items():
-        if (found := getattr(config, key, values[0])) not in values:
-            told = ", ".join(map(str, values))
-            raise ConfigError(f"{path}: {key} is {found}; the decoder computes only {told}.")
+    _require_computed(path, config)
+    window = _window(path, config)
     config.standardize_rope_params()  # as transformers' models do once more
-    form = config.model_type
     heads = config.num_attention_heads
     width = config.hidden_size
     head_size = getattr(config, "head_dim", None) or width // heads
-    window = None
-    of_layers = {*(getattr(config, "layer_types", None) or ())}
-    if form != "llama" and of_layers != {"full_attention"}:
-        window = config.sliding_window
-    if window and len(of_layers) > 1:
-        raise ConfigError(f"{path}: only some layers have a window; the decoder gives it to all.")
     return Llama(
         layers=config.num_hidden_layers,
         width=width,
@@ -167,54 +155,113 @@ def read_config(folder: Path, further: float = 1.0) -> Llama:
         scaling=_scaling(path, config, further),
         max_positions=config.max_position_embeddings,
         dtype=config.dtype or torch.float32,
-        qkv_bias=form == "qwen2",
-        qk_norm=True if form == "qwen3" else None,
+        qkv_bias=config.model_type == "qwen2",
+        qk_norm=True if config.model_type == "qwen3" else None,
         window=window,
         **_tokenizer(folder, config),
     )
+
+
+def _config(folder: Path) -> Any:
+    """The config of transformers in a folder that holds a whole model."""
+    from transformers import AutoConfig
+
+    path = folder / CONFIG
+    if (folder / ADAPTER).is_file():
+        raise ConfigError(
+            f"{folder} holds an adapter ({ADAPTER}), which transformers puts onto its base. Write "
+            "both as one model, AutoPeftModelForCausalLM.from_pretrained(<folder>)"
+            ".merge_and_unload().save_pretrained(<new folder>) by peft, and copy the tokenizer's "
+            "files there; or remove the adapter's files, to read the model beside them."
+        )
+    if not path.is_file():
+        raise ConfigError(f"{folder} has no config.json; name the folder of a Llama.")
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # of many kinds, its own for a wrong type among them
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
+
+
+def _require_computed(path: Path, config: Any) -> None:
+    """Raise :class:`ConfigError` where the decoder does not compute what a config says."""
+    choices: dict[str, tuple[Any, ...]] = {"model_type": FORMS, "hidden_act": ("silu", "swish")}
+    for key in ("attention_bias", "mlp_bias"):
+        if hasattr(type(config), key):
+            choices[key] = (False,)
+    choices["quantization_config"] = (None,)
+    for key, values in choices.items():
+        value = getattr(config, key, values[0])
+        if value not in values:
+            computed = ", ".join(map(str, values))
+            raise ConfigError(f"{path}: {key} is {value}; the decoder computes only {computed}.")
+
+
+def _window(path: Path, config: Any) -> int | None:
+    """How many tokens a query sees; None: all before it."""
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    if config.model_type == "llama" or layer_types == {"full_attention"}:
+        return None
+    window: int | None = config.sliding_window
+    if window and len(layer_types) > 1:
+        raise ConfigError(f"{path}: only some layers have a window; the decoder gives it to all.")
+    return window
 
 
 def load(decoder: Decoder, folder: Path) -> None:
     """Give a decoder a checkpoint's weights, converted to its dtype, one tensor at a time; their
     names and shapes are exactly the decoder's, but for those of its positional encoding.
     """
-    own = {llama_name(k): p.data for k, p in decoder.named_parameters() if ".position." not in k}
-    twins = {"model.embed_tokens.weight", "lm_head.weight"} if decoder.arch.tied else set()
-    own |= dict.fromkeys(twins, own["model.embed_tokens.weight"])
-    lacking = set(own)
-    if (folder / SINGLE).is_file() and (folder / INDEX).is_file():
-        told = (
-            "%s: its weights are those of %s, as in transformers; %s and its files are left aside."
-        )
-        log.warning(told, folder, SINGLE, INDEX)
-    if unfollowed := _unfollowed(folder):
-        told = (
-            "%s: its %s asks for %s, which transformers and with it lm-eval follow; answers here "
-            "are the most likely tokens without it."
-        )
-        log.warning(told, folder, GENERATION, unfollowed)
+    weights = {}
+    for key, parameter in decoder.named_parameters():
+        if ".position." not in key:
+            weights[llama_name(key)] = parameter.data
+    tied = {"model.embed_tokens.weight", "lm_head.weight"} if decoder.arch.tied else set()
+    for name in tied:
+        weights[name] = weights["model.embed_tokens.weight"]
+    _warn_of_leftovers(folder)
+    lacking = set(weights)
     for path, name, stored in _stored(folder):
         if name.endswith("rotary_emb.inv_freq"):
             continue  # of old checkpoints: a function of theta
-        if f"model.{name}" in own:  # of a model that was saved without its head
+        if f"model.{name}" in weights:  # of a model that was saved without its head
             name = f"model.{name}"
         shape = stored.get_shape()
-        wanted = list(own[name].shape) if name in own else "absent"
+        wanted = list(weights[name].shape) if name in weights else "absent"
         if shape != wanted:
             raise ConfigError(f"{path}: {name} is {shape}, but by config.json {wanted}.")
-        again = name in twins and twins - lacking
-        if again and not stored[:].to(own[name]).equal(own[name]):
+        is_second = name in tied and not tied <= lacking
+        if is_second and not stored[:].to(weights[name]).equal(weights[name]):
             raise ConfigError(
                 f"{folder}: its weights have an lm_head.weight that is not the embedding; set "
                 '"tie_word_embeddings": false in its config.json.'
             )
-        own[name].copy_(stored[:])
+        weights[name].copy_(stored[:])
         lacking.discard(name)
-    if lacking and not (twins > lacking):
-        told = "fetch the model again"
+    if lacking and not lacking < tied:  # of two tied ones one is enough
+        advice = "fetch the model again"
         if lacking == {"lm_head.weight"}:
-            told = 'set "tie_word_embeddings": true in its config.json if it is the embedding'
-        raise ConfigError(f"{folder}: its weights lack {min(lacking)}; {told}.")
+            advice = 'set "tie_word_embeddings": true in its config.json if it is the embedding'
+        raise ConfigError(f"{folder}: its weights lack {min(lacking)}; {advice}.")
+
+
+def _warn_of_leftovers(folder: Path) -> None:
+    """Say what of a checkpoint's folder is not read, or not followed."""
+    if (folder / SINGLE).is_file() and (folder / INDEX).is_file():
+        log.warning(
+            "%s: its weights are those of %s, as in transformers; %s and its files are left aside.",
+            folder,
+            SINGLE,
+            INDEX,
+        )
+    if unfollowed := _unfollowed(folder):
+        log.warning(
+            "%s: its %s asks for %s, which transformers and with it lm-eval follow; answers here "
+            "are the most likely tokens without it.",
+            folder,
+            GENERATION,
+            unfollowed,
+        )
 
 
 def _unfollowed(folder: Path) -> str:
@@ -222,12 +269,12 @@ def _unfollowed(folder: Path) -> str:
     path = folder / GENERATION
     if not path.is_file():
         return ""
-    asked = json.loads(path.read_text(encoding="utf-8"))
-    return ", ".join(
-        f"{key}={asked[key]}"
-        for key, usual in CHOOSES.items()
-        if asked.get(key) not in (None, usual)
-    )
+    generation = json.loads(path.read_text(encoding="utf-8"))
+    words = []
+    for key, without_effect in CHOOSES.items():
+        if generation.get(key) not in (None, without_effect):
+            words.append(f"{key}={generation[key]}")
+    return ", ".join(words)
 
 
 def fingerprint(folder: Path) -> str:
@@ -235,22 +282,24 @@ def fingerprint(folder: Path) -> str:
     positions, and of the name, type, shape and the 4 KB in the middle of every tensor.
     """
     config = read_config(folder)
-    told = {}
+    samples = {}
     for _, name, stored in _stored(folder):
         dtype = stored.get_dtype()
         shape = tuple(stored.get_shape())
         described = f"{name} {TYPES.get(dtype, dtype)} {shape}"
-        told[name] = described.encode() + _middle(stored, shape)
+        samples[name] = described.encode() + _middle(stored, shape)
     sizes = repr(replace(config, bos=None, eos=None)) + str(config.window or "")
-    return short_hash([sizes, *(told[name] for name in sorted(told))])
+    return short_hash([sizes, *(samples[name] for name in sorted(samples))])
 
 
 def llama_name(key: str) -> str:
-    """The name in transformers of a weight: ``….self_attn.q_proj.weight`` for ``….q.weight``."""
+    """The name in transformers of a weight: ``model.layers.0.self_attn.q_proj.weight`` of
+    ``layers.0.q.weight``.
+    """
     if key in OUTSIDE:
         return OUTSIDE[key]
-    _, layer, part, rest = key.split(".", 3)
-    return f"model.layers.{layer}.{PARTS[part]}.{rest}"
+    _, layer, module, parameter = key.split(".", 3)
+    return f"model.layers.{layer}.{IN_BLOCK[module]}.{parameter}"
 
 
 def files(folder: Path) -> list[Path]:
@@ -281,61 +330,81 @@ def _stored(folder: Path) -> Iterator[tuple[Path, str, Any]]:
             with safe_open(path, "pt", backend="pread") as file:
                 yield from ((path, name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118
         except SafetensorError as error:
-            told = f"{path} is cut short or damaged ({error}); fetch it again."
-            raise ConfigError(told) from error
+            raise ConfigError(
+                f"{path} is cut short or damaged ({error}); fetch it again."
+            ) from error
 
 
 def _middle(stored: Any, shape: tuple[int, ...]) -> bytes:
     """The :data:`SAMPLE` bytes in the middle of a stored tensor, or all where there are fewer."""
-    of_row = stored[:1].numel() * stored[:1].element_size()  # bytes
-    first = max(of_row * shape[0] // 2 - SAMPLE // 2, 0)
-    last = min(first + SAMPLE, of_row * shape[0])
-    begin = first // of_row
-    piece = stored[begin : -(-last // of_row)].flatten().view(torch.uint8).numpy().tobytes()
-    return piece[first - begin * of_row : last - begin * of_row]
+    row_size = stored[:1].numel() * stored[:1].element_size()  # bytes
+    first = max(row_size * shape[0] // 2 - SAMPLE // 2, 0)
+    last = min(first + SAMPLE, row_size * shape[0])
+    first_row = first // row_size
+    last_row = -(-last // row_size)
+    rows = stored[first_row:last_row].flatten().view(torch.uint8).numpy().tobytes()
+    return rows[first - first_row * row_size : last - first_row * row_size]
 
 
 def _scaling(path: Path, config: Any, further: float) -> dict[str, Any]:
     """The keys of :class:`~tape_exp.models.positions.rope.Scaling`."""
     rope = config.rope_parameters
-    longest = config.max_position_embeddings
     method = rope.get("rope_type", "default")
-    if (part := rope.get("partial_rotary_factor", 1)) != 1:
+    turned = rope.get("partial_rotary_factor", 1)
+    if turned != 1:
         raise ConfigError(
-            f"{path}: partial_rotary_factor is {part}; the decoder turns whole heads, as 1 does."
+            f"{path}: partial_rotary_factor is {turned}; the decoder turns whole heads, as 1 does."
         )
     if method == "default":
         return {"method": "none"}
     if method not in SCALED:
-        known = ", ".join(SCALED)
-        raise ConfigError(f"{path}: the rope type {method} is not known; default, {known} are.")
-    # As transformers has it: dynamic begins to stretch at max_position_embeddings.
-    given = None if method == "dynamic" else rope.get("original_max_position_embeddings")
-    original = given or longest
+        raise ConfigError(
+            f"{path}: the rope type {method} is not known; default, {', '.join(SCALED)} are."
+        )
+    original = longest = config.max_position_embeddings
+    if method != "dynamic":  # which, as transformers has it, begins to stretch there
+        original = rope.get("original_max_position_embeddings") or longest
     factor = further * float(rope.get("factor") or longest / original)
     scaling: dict[str, Any] = {"method": method, "factor": factor}
     if method == "yarn":
-        usual = 0.1 * math.log(factor) + 1
-        given, m, of_all = map(rope.get, ("attention_factor", "mscale", "mscale_all_dim"))
-        if given is None and m and of_all:
-            given = (0.1 * m * math.log(factor) + 1) / (0.1 * of_all * math.log(factor) + 1)
-        if given is not None and not math.isclose(given, usual, rel_tol=1e-6):
-            scaling["attention_factor"] = float(given)
+        attention_factor = _yarn_attention_factor(rope, factor)
+        if attention_factor is not None:
+            scaling["attention_factor"] = attention_factor
     for key, name in SCALED[method].items():
         value = getattr(Scaling, key) if rope.get(name) is None else rope[name]
         if isinstance(value, list):
             scaling[key] = [float(number) for number in value]
         elif value is not None and value is not True:
             scaling[key] = value if value is False else float(value)
-    scaling |= {} if method == "linear" else {"original": int(original)}
+    if method != "linear":
+        scaling["original"] = int(original)
+    _require_valid(path, scaling)
+    return scaling
+
+
+def _yarn_attention_factor(rope: dict[str, Any], factor: float) -> float | None:
+    """What YaRN multiplies q and k by, where it is not 0.1 ln s + 1."""
+    default = 0.1 * math.log(factor) + 1
+    number = rope.get("attention_factor")
+    m = rope.get("mscale")
+    m_all_dim = rope.get("mscale_all_dim")
+    if number is None and m and m_all_dim:
+        number = (0.1 * m * math.log(factor) + 1) / (0.1 * m_all_dim * math.log(factor) + 1)
+    if number is None or math.isclose(number, default, rel_tol=1e-6):
+        return None
+    return float(number)
+
+
+def _require_valid(path: Path, scaling: dict[str, Any]) -> None:
+    """Raise :class:`ConfigError`, in the words of transformers, where numbers do not fit."""
     try:
         validate(Scaling, scaling, "")
     except ConfigError as error:
-        told = str(error).replace("model.scaling.", "")
-        for key, name in {**SCALED[method], "original": "original_max_position_embeddings"}.items():
-            told = re.sub(rf"\b{key}\b", name, told)
-        raise ConfigError(f"{path}: in rope_parameters or rope_scaling {told}") from error
-    return scaling
+        sentence = str(error).replace("model.scaling.", "")
+        names = {**SCALED[scaling["method"]], "original": "original_max_position_embeddings"}
+        for key, name in names.items():
+            sentence = re.sub(rf"\b{key}\b", name, sentence)
+        raise ConfigError(f"{path}: in rope_parameters or rope_scaling {sentence}") from error
 
 
 def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
@@ -351,23 +420,25 @@ def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
     try:
         name = tokenizer.convert_ids_to_tokens
         named = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}
-        for kind, token in named.items():
+        for kind in named:
             numbers = _listed(getattr(config, f"{kind}_token_id"))
-            named[kind] = token if token is not None or not numbers else name(numbers[0])
+            if named[kind] is None and numbers:
+                named[kind] = name(numbers[0])
         ends = config.eos_token_id
         if (folder / GENERATION).is_file():
             ends = GenerationConfig.from_pretrained(folder).eos_token_id
         stops = [token for token in map(name, _listed(ends)) if token not in (None, named["eos"])]
-        whole, bare = (tokenizer("a", add_special_tokens=add).input_ids for add in (True, False))
-        before = whole[: next(n for n in range(len(whole)) if whole[n : n + len(bare)] == bare)]
-        begins = name(before)
+        begins = name(_before_text(tokenizer))
         template = tokenizer.chat_template
     except Exception as error:  # the libraries raise bare exceptions
-        told = f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
-        raise ConfigError(told) from error
+        raise ConfigError(
+            f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
+        ) from error
     if begins[1:]:
-        told = f"the tokenizer in {folder} begins a text with {' '.join(begins)}, and one token can"
-        raise ConfigError(f"{told}; leave one in the post_processor of its tokenizer.json.")
+        raise ConfigError(
+            f"the tokenizer in {folder} begins a text with {' '.join(begins)}, and one token can; "
+            "leave one in the post_processor of its tokenizer.json."
+        )
     return {
         "bos": next(iter(begins), None) or named["bos"] or named["eos"],
         "eos": named["eos"],
@@ -377,21 +448,39 @@ def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
     }
 
 
+def _before_text(tokenizer: Any) -> list[int]:
+    """The ids that a tokenizer of transformers puts before a text."""
+    bare = tokenizer("a", add_special_tokens=False).input_ids
+    ids: list[int] = tokenizer("a", add_special_tokens=True).input_ids
+    begin = next(n for n in range(len(ids)) if ids[n : n + len(bare)] == bare)
+    return ids[:begin]
+
+
 def _listed(ids: int | list[int] | None) -> list[int]:
     """The ids of a key of transformers that has none, one or several."""
-    return ids if isinstance(ids, list) else [] if ids is None else [ids]
+    if ids is None:
+        return []
+    return ids if isinstance(ids, list) else [ids]
 
 
 def form_of(decoder: Decoder) -> str:
     """The type of transformers that computes the same; empty where none does."""
-    attention, *others = [kind.attention for kind in decoder.kinds]
+    attention = decoder.kinds[0].attention
     arch = decoder.arch
-    rope = type(decoder.blocks()[0].position) is RoPE
-    if others or replace(attention, window=None, qk_norm=False) != PLAIN:
+    if len(decoder.kinds) > 1 or replace(attention, window=None, qk_norm=False) != PLAIN:
         return ""
-    found = {"qwen2": arch.qkv_bias, "qwen3": attention.qk_norm, "mistral": attention.window}
-    names = [name for name, has in found.items() if has] or ["llama"]
-    return names[0] if rope and arch.width % arch.heads == 0 and len(names) == 1 else ""
+    if type(decoder.blocks()[0].position) is not RoPE or arch.width % arch.heads:
+        return ""
+    forms = []
+    if arch.qkv_bias:
+        forms.append("qwen2")
+    if attention.qk_norm:
+        forms.append("qwen3")
+    if attention.window:
+        forms.append("mistral")
+    if not forms:
+        return "llama"
+    return forms[0] if len(forms) == 1 else ""
 
 
 def llama_config(decoder: Decoder) -> Any:

@@ -1,7 +1,7 @@
 """Adapting a model to a longer context: what is trained, and what its positions become."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -104,8 +104,11 @@ class Adaptation:
         if self.drop:
             if cls is not RoPE:
                 raise ConfigError(f"peft={self.name} drops RoPE; use model=rope.")
-            kept = {key: model[key] for key in AttentionConfig.__dataclass_fields__ if key in model}
-            return kept | {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
+            attention = selected(model, AttentionConfig.__dataclass_fields__)
+            return attention | {
+                "name": "nope",
+                "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}",
+            }
         adapted = dict(model)
         wrong = f"is for rotary encodings, and model={model['name']} is none"
         if self.theta is not None:
@@ -116,8 +119,8 @@ class Adaptation:
             scaling = model.get("scaling") or {}
             if cls is not None and "scaling" in arguments_model(cls).model_fields:
                 method = scaling.get("method", "none")
-                told = f"and model.scaling.method={method} both stretch positions"
-                wrong = "" if method == "none" else told
+                both = f"and model.scaling.method={method} both stretch positions"
+                wrong = "" if method == "none" else both
             if wrong:
                 key = f"peft.interpolation={self.interpolation}"
                 raise ConfigError(f"{key} {wrong}; set peft.interpolation=1.")
@@ -128,13 +131,13 @@ class Adaptation:
     def apply(self, decoder: Decoder, seed: int) -> None:
         """Insert the adapters, and mark what is trained; what is idle stays frozen."""
         idle = {name for name, p in decoder.named_parameters() if not p.requires_grad}
-        own = [name for name, _ in decoder.named_parameters()]
+        names = [name for name, _ in decoder.named_parameters()]
         if self.lora is not None:
             self.lora.insert(decoder, seed)
         else:
             decoder.requires_grad_(False)
         for part in self.train:
-            chosen = [name for name in own if re.search(PARTS[part], name)]
+            chosen = [name for name in names if re.search(PARTS[part], name)]
             if not chosen:
                 raise ConfigError(f"peft.train has {part}, and this model has no such parameters.")
             for name in chosen:
@@ -162,7 +165,7 @@ def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
     shared = {"theta", "scaling", *AttentionConfig.__dataclass_fields__}
     shared -= {"random_range", "random_floats"}
     rope = {"name": "rope", "_target_": f"{RoPE.__module__}.{RoPE.__qualname__}"}
-    ropes = [rope | {key: layer[key] for key in shared if key in layer} for layer in layers]
+    ropes = [rope | selected(layer, shared) for layer in layers]
     small = replace(
         arch,
         layers=2 * len(layers),
@@ -184,6 +187,11 @@ def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
                 module.weight.mul_(10)  # so that attention is far from uniform
         logits.append(decoder(tokens, sampler=RowSampler(0)))
     return logits[0].allclose(logits[1], atol=1e-4)
+
+
+def selected(section: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Those of some keys that a section has."""
+    return {key: section[key] for key in keys if key in section}
 
 
 def sparse_in_training(
@@ -215,18 +223,23 @@ def shifted_sparse(
             f"even length; task.train_length={max(T // (2 * groups), 1) * 2 * groups} does."
         )
 
-    def within(qkv: Any, first: int, last: int, size: int) -> Tensor:
-        """Attention within groups of this size of the tokens from ``first`` to ``last``."""
-        q, k, v = (x[:, first:last].unflatten(1, (-1, size)).flatten(0, 1) for x in qkv)
+    def within(heads: slice, first: int, last: int, size: int) -> Tensor:
+        """Attention of these heads within groups of this size of the tokens from ``first`` to
+        ``last``.
+        """
+        q, k, v = (x[:, first:last, heads].unflatten(1, (-1, size)).flatten(0, 1) for x in qkv)
         values, _ = attend(Scores(q.transpose(1, 2), k.transpose(1, 2)), v, backend=backend)
         return values.unflatten(0, (len(q_BTHD), -1)).flatten(1, 2)
 
     qkv = q_BTHD, for_heads(k_BTKD, H), for_heads(v_BTKD, H)
-    straight, shifted = zip(*(x.split(H - H // 2, 2) for x in qkv), strict=True)
+    straight = slice(H - H // 2)
+    shifted = slice(H - H // 2, H)
     half = G // 2
-    parts = ((0, half, half), (half, T - half, G), (T - half, T, half))
-    found = [within(shifted, *part) for part in parts if part[0] < part[1]]
-    return torch.cat([within(straight, 0, T, G), torch.cat(found, 1)], 2)
+    stretches = [within(shifted, 0, half, half)]
+    if half < T - half:
+        stretches.append(within(shifted, half, T - half, G))
+    stretches.append(within(shifted, T - half, T, half))
+    return torch.cat([within(straight, 0, T, G), torch.cat(stretches, 1)], 2)
 
 
 def trained(decoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -255,5 +268,5 @@ def freeze_in_bf16(decoder: Decoder) -> None:
 def without_autocast(decoder: nn.Module) -> torch.autocast:
     """A block in fp32; in bf16 where frozen matrices are, whose products with fp32 fail."""
     weights = [*decoder.parameters()]
-    kept = any(weight.dtype == torch.bfloat16 for weight in weights)
-    return torch.autocast(weights[0].device.type, torch.bfloat16, enabled=kept)
+    in_bf16 = any(weight.dtype == torch.bfloat16 for weight in weights)
+    return torch.autocast(weights[0].device.type, torch.bfloat16, enabled=in_bf16)

@@ -51,5 +51,5 @@ class Places:
     @property
     def lengths(self) -> Tensor:
         """How long each row is or may become, (1 or B,): its highest position plus one."""
-        every = self.key_positions if self.last is None else self.last
-        return every.amax(1) + 1
+        positions = self.key_positions if self.last is None else self.last
+        return positions.amax(1) + 1

@@ -72,8 +72,9 @@ class BiasError(ConfigError):
 def require_shape(bias: Bias, values: Tensor, shape: str, dimensions: int) -> None:
     """Refuse what would silently be broadcast along other dimensions than its own."""
     if values.ndim != dimensions:
-        given = tuple(values.shape)
-        raise BiasError(f"{type(bias).__name__} takes a bias of the shape {shape}, not {given}.")
+        raise BiasError(
+            f"{type(bias).__name__} takes a bias of the shape {shape}, not {tuple(values.shape)}."
+        )
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class ByKey(Bias):
         # Softmax does not see what is subtracted, the bias of the query's own key: what is left
         # is small where probabilities are not, and has kept all its bits.
         values = self.values.transpose(1, 2)
-        own = values[:, :, scores.offset :, None].detach()
-        return values[:, :, None] - own
+        of_query = values[:, :, scores.offset :, None].detach()
+        return values[:, :, None] - of_query
 
     def of_block(self, first: int, T: int, S: int) -> "ByKey":
         return ByKey(self.values[:, :S])
@@ -136,8 +137,8 @@ class ByKey(Bias):
         keys = F.pad(values, (0, more))
         high = keys.float()
         low = (keys - high.to(keys.dtype)).float()
-        own = high[:, :, scores.offset :].detach().clone()
-        return lambda b, h, t, s: (high[b, h, s] - own[b, h, t]) + low[b, h, s]
+        of_query = high[:, :, scores.offset :].detach().clone()
+        return lambda b, h, t, s: (high[b, h, s] - of_query[b, h, t]) + low[b, h, s]
 
 
 @dataclass(frozen=True)
@@ -207,8 +208,10 @@ class Scores:
         with full_precision(q):
             logits = product_by_group(q / math.sqrt(q.shape[-1]), k.mT)
             # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
-            hidden = logits.new_zeros(()).masked_fill(~self.visible(), float("-inf"))
-            return logits.add_(sum(map(self.addend, self.biases), hidden)).softmax(-1)
+            addend = logits.new_zeros(()).masked_fill(~self.visible(), float("-inf"))
+            for bias in self.biases:
+                addend = addend + self.addend(bias)
+            return logits.add_(addend).softmax(-1)
 
     def addend(self, bias: Bias) -> Tensor:
         """What a bias adds: it broadcasts to (B, H, T, S), computed without autocast."""
@@ -295,10 +298,15 @@ def sees(distance: Tensor, number: Tensor, window: Window | None, padded: bool) 
 
 def by_distance(table_HS: Tensor, T: int) -> Tensor:
     """The entries of the last T of S tokens as queries and all as keys, (H, T, S); at later keys
-    that of distance 0.
+    that of distance 0. Of T = S = 3 and the table [0, 1, 2]::
 
-    Every row has the same S + T - 1 numbers and begins one later: a view of them written one after
-    the other costs no look-up and no scattered gradient.
+        0 0 0        each row is part of   2 1 0 0 0
+        1 0 0        and begins one        . . # # #     the first query
+        2 1 0        earlier               . # # # .     the second
+                                           # # # . .     the third
+
+    Every row has the same N = S + T - 1 numbers. In N numbers written T times over, rows of N - 1
+    begin one number earlier each: that view costs no look-up and no scattered gradient.
     """
     H, S = table_HS.shape
     if T == 1:

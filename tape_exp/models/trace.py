@@ -62,13 +62,13 @@ def trace(
     counted from 1 (None: all), each as the layer uses it: layer 1 shows the initial state.
     """
     existing = range(1, decoder.arch.layers + 1)
-    kept = set(existing if layers is None else layers)
-    if missing := kept.difference(existing):
+    chosen = set(existing if layers is None else layers)
+    if missing := chosen.difference(existing):
         raise ValueError(f"there is no layer {min(missing)}: the layers are 1 … {len(existing)}.")
     traces: dict[int, Trace] = {}
 
     def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
-        if block.layer + 1 in kept:
+        if block.layer + 1 in chosen:
             matrices = rotation_matrices(block.position, state)
             traces[block.layer + 1] = Trace(scores.probabilities(), matrices)
 

@@ -71,9 +71,9 @@ class PositionEncoding(nn.Module):
         """As ``to`` and ``bfloat16`` call it. Buffers keep their precision: a table of frequencies
         in 16 bits would be another one, and complex numbers without their imaginary part too.
         """
-        kept = [(module, dict(module._buffers)) for module in self.modules()]
+        before_all = [(module, dict(module._buffers)) for module in self.modules()]
         super()._apply(fn, recurse)
-        for module, buffers in kept:
+        for module, buffers in before_all:
             for name, before in buffers.items():
                 after = module._buffers[name]
                 if before is not None and after is not None and rounds(before.dtype, after.dtype):

@@ -71,22 +71,30 @@ class FIRE(PositionEncoding):
         return linear(self.outer, hidden).movedim(-1, 0)
 
     def pieces(self) -> Callable[[Tensor], Tensor]:
-        """f as the piecewise linear function of one number that it is, with a bend for each hidden
-        unit: the same as :meth:`mlp` for a third of its time where a CPU has a million pairs.
+        """f as the piecewise linear function of one number that it is, with a bend for each of N
+        hidden units: the same as :meth:`mlp` for a third of its time where a CPU has a million
+        pairs. P = N + 1 pieces; on each f is slope · x + offset, sums over the units whose ReLU is
+        not 0 there::
+
+            pieces                   0 | 1 | 2
+            unit 0, weight > 0       0 | / | /        active after its bend
+            unit 1, weight < 0       - | - | 0        active before its bend
         """
-        outer = precise(self.outer.weight)
-        weight = precise(self.inner.weight[:, 0])
-        shift = precise(self.inner.bias)
-        bends, order = (-shift / weight).detach().sort()
-        unit = torch.arange(len(bends))
-        piece = torch.arange(len(bends) + 1)[:, None]
-        active = torch.where(weight[order] >= 0, unit < piece, unit >= piece).to(outer.dtype)
-        slopes = (outer * weight)[:, order] @ active.T
-        offsets = (outer * shift)[:, order] @ active.T + precise(self.outer.bias)[:, None]
-        table = torch.cat([slopes, offsets])
+        outer_HN = precise(self.outer.weight)
+        weight_N = precise(self.inner.weight[:, 0])
+        shift_N = precise(self.inner.bias)
+        bends_N, order_N = (-shift_N / weight_N).detach().sort()
+        unit_N = torch.arange(len(bends_N))
+        piece_P1 = torch.arange(len(bends_N) + 1)[:, None]
+        rises_N = weight_N[order_N] >= 0
+        active_PN = torch.where(rises_N, unit_N < piece_P1, unit_N >= piece_P1).to(outer_HN.dtype)
+        slopes_HP = (outer_HN * weight_N)[:, order_N] @ active_PN.T
+        offsets_HP = (outer_HN * shift_N)[:, order_N] @ active_PN.T
+        offsets_HP = offsets_HP + precise(self.outer.bias)[:, None]
+        table = torch.cat([slopes_HP, offsets_HP])
 
         def at(relative: Tensor) -> Tensor:
-            piece = torch.bucketize(relative.detach(), bends).flatten()
+            piece = torch.bucketize(relative.detach(), bends_N).flatten()
             slope, offset = table.index_select(1, piece).unflatten(1, relative.shape).chunk(2)
             return torch.addcmul(offset, slope, relative)
 

@@ -67,32 +67,35 @@ class PaTH(PositionEncoding):
     def bias(
         self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Biases:
-        (T, H, D) = q_BTHD.shape[1:]
-        size = min(BLOCK, q_BTHD.shape[1])
+        T, H, D = q_BTHD.shape[1:]
+        size = min(BLOCK, T)
         w_BTKD, beta_BTK = self.path(x_BTC)
-        q, k, w, beta = (
-            F.pad(x.transpose(1, 2), (0, 0, 0, -T % size)).unflatten(2, (-1, size))
-            for x in (q_BTHD, k_BTHD, for_heads(w_BTKD, H), for_heads(beta_BTK[..., None], H))
-        )
+        # Of each of N blocks of c tokens: (B, H, N, c, D), β (B, H, N, c, 1).
+        q = in_blocks(q_BTHD, size)
+        k = in_blocks(k_BTHD, size)
+        w = in_blocks(for_heads(w_BTKD, H), size)
+        beta = in_blocks(for_heads(beta_BTK[..., None], H), size)
         # The solve reads only what is below the diagonal, and takes the diagonal for 1.
         mixed = (w @ w.mT) * beta.mT
         U = torch.linalg.solve_triangular(
             mixed, torch.diag_embed(beta[..., 0]), upper=False, left=False, unitriangular=True
         )
-        reached = (w @ k.mT).tril(-1)
-        along = (q @ w.mT).tril() @ U
-        own = -(along @ reached)  # of queries and keys of one block
-        passed = q - along @ w
-        keys = k - (U @ reached).mT @ w
-        U_w = U @ w
-        blocks = k.shape[2]
+        W_K = (w @ k.mT).tril(-1)
+        QW_U = (q @ w.mT).tril() @ U
+        within = -(QW_U @ W_K)  # the bias of queries and keys of one block, (B, H, N, c, c)
+        q_prime = q - QW_U @ w
+        k_prime = k - (U @ W_K).mT @ w
+        U_W = U @ w
+        # The columns of the bias, (B, H, T, c), from the last block of keys to the first: those of
+        # block n are 0 for earlier queries, ``within`` for its own, and Q' K'ᵀ - Q Kᵀ for later
+        # ones. V are the later queries' Q', which have passed every block between n and their own.
         columns: list[Tensor] = []
-        v = later_q = q.new_empty(*q.shape[:2], 0, D)  # of the queries after a block
-        for n in reversed(range(blocks)):
-            below = v @ keys[:, :, n].mT - later_q @ k[:, :, n].mT
-            column = torch.cat([own[:, :, n], below], 2)
+        V = later_q = q.new_empty(*q.shape[:2], 0, D)
+        for n in reversed(range(q.shape[2])):
+            across = V @ k_prime[:, :, n].mT - later_q @ k[:, :, n].mT
+            column = torch.cat([within[:, :, n], across], 2)
             columns.append(F.pad(column, (0, 0, n * size, 0)))
-            v = torch.cat([passed[:, :, n], v - (v @ w[:, :, n].mT) @ U_w[:, :, n]], 2)
+            V = torch.cat([q_prime[:, :, n], V - (V @ w[:, :, n].mT) @ U_W[:, :, n]], 2)
             later_q = torch.cat([q[:, :, n], later_q], 2)
         return Dense(torch.cat(columns[::-1], 3)[:, :, :T, :T] / math.sqrt(D))
 
@@ -104,10 +107,18 @@ class PaTH(PositionEncoding):
         return w_BTKD, 2 * torch.sigmoid(x_BTC @ b.T + c)
 
 
+def in_blocks(x_BTHD: Tensor, size: int) -> Tensor:
+    """Tokens in blocks, the last filled up with zeros: (B, H, N, c, D), c being ``size``."""
+    T = x_BTHD.shape[1]
+    return F.pad(x_BTHD.transpose(1, 2), (0, 0, 0, -T % size)).unflatten(2, (-1, size))
+
+
 def convolved(x_BTE: Tensor, taps_NE: Tensor) -> Tensor:
     """Σ_n taps_n · what the token n before each one brings, (B, T, E)."""
     T = x_BTE.shape[1]
     reach = len(taps_NE) - 1
     padded = F.pad(x_BTE, (0, 0, reach, 0))
-    parts = (padded[:, reach - n : reach - n + T] * tap for n, tap in enumerate(taps_NE))
-    return sum(parts, x_BTE.new_zeros(()))
+    total = x_BTE.new_zeros(())
+    for n, tap_E in enumerate(taps_NE):
+        total = total + padded[:, reach - n : reach - n + T] * tap_E
+    return total

@@ -1,7 +1,7 @@
 """Rotary positional encoding and the ways to stretch it to longer contexts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -73,9 +73,9 @@ class Scaling:
     def refuse_lengths(self) -> None:
         """Raise, for encodings whose layers have positions of their own, which tell no length."""
         if self.method in BY_LENGTH:
-            told = "which this encoding does not tell; use model=rope."
             raise ConfigError(
-                f"model.scaling.method={self.method} reads the length of a row, {told}"
+                f"model.scaling.method={self.method} reads the length of a row, which this "
+                "encoding does not tell; use model=rope."
             )
 
 
@@ -96,8 +96,9 @@ class RoPE(PositionEncoding):
         if scaling.method == "longrope":
             pairs = arch.head_dim // 2
             for key in ("short_factor", "long_factor"):
-                if (given := len(getattr(scaling, key) or ())) != pairs:
-                    raise ConfigError(f"model.scaling.{key} holds {given} numbers; give {pairs}.")
+                count = len(getattr(scaling, key) or ())
+                if count != pairs:
+                    raise ConfigError(f"model.scaling.{key} holds {count} numbers; give {pairs}.")
 
     def start(self, places: Places) -> Tensor:
         """(B, T, 1, 2, d/2): cos and sin of every angle, times the factor on q and k."""
@@ -126,49 +127,11 @@ class RoPE(PositionEncoding):
         """θ_m in ``like``'s dtype and on its device, (d/2,), or (B, 1, 1, d/2) where it depends on
         the lengths of rows, (1 or B,); and the factor on q and k.
         """
-        scaling = self.scaling
         d = self.arch.head_dim
-        original = self.original_length
-        s = self.stretch
-        numbers: Any = {"device": like.device, "dtype": like.dtype}
-        powers = torch.arange(0, d, 2, **numbers) / d
-        method = scaling.method
-        plain = self.theta**-powers
-        if method == "none" or (scaling.when == "evaluation" and self.training):
-            return plain, 1.0
-        if method == "ntk":
-            return self.base(s) ** -powers, 1.0
-        if method in BY_LENGTH:
-            assert lengths_B is not None
-            length_B111 = lengths_B[:, None, None, None]
-            if method == "dynamic":
-                grown = (s * length_B111 / max(original, 1) - (s - 1)).clamp(min=1)
-                return self.base(grown) ** -powers, 1.0
-            factors = (scaling.long_factor, scaling.short_factor)
-            long, short = (torch.tensor(x, **numbers) for x in factors)
-            return plain / torch.where(length_B111 > original, long, short), self.attention_factor
-        if method == "linear" or s == 1:
-            return plain / s, 1.0
-        if method == "llama3":
-            low = scaling.low_frequency
-            high = scaling.high_frequency
-            turns = original * plain / (2 * math.pi)
-            kept = (turns - low) / (high - low)
-            magnitude = 1.0
-        else:  # of yarn, by the number of the pair that turns so often
-            first, last = (
-                d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
-                for turns in (scaling.beta_fast, scaling.beta_slow)
-            )
-            if scaling.truncate:
-                first = math.floor(first)
-                last = math.ceil(last)
-            first = max(first, 0)
-            last = min(last, d - 1)
-            kept = 1 - (torch.arange(d // 2, **numbers) - first) / (last - first or 1e-3)
-            magnitude = self.attention_factor
-        kept = kept.clamp(0, 1)
-        return plain * kept + plain / s * (1 - kept), magnitude
+        powers = torch.arange(0, d, 2, device=like.device, dtype=like.dtype) / d
+        if self.scaling.when == "evaluation" and self.training:
+            return unscaled(self, powers, lengths_B)
+        return METHODS[self.scaling.method](self, powers, lengths_B)
 
     @property
     def attention_factor(self) -> float:
@@ -195,6 +158,108 @@ class RoPE(PositionEncoding):
         """The base θ that NTK scaling by s amounts to, a number or a tensor as s is."""
         d = self.arch.head_dim
         return self.theta * s ** (d / max(d - 2, 1))
+
+
+Stretched = tuple[Tensor, float]
+"""Frequencies θ_m, (d/2,) or (B, 1, 1, d/2), and the factor on q and k."""
+
+# Each method of Scaling takes the encoding, the powers 2m/d, (d/2,), and the lengths of rows.
+
+
+def unscaled(rope: RoPE, powers: Tensor, lengths_B: Tensor | None) -> Stretched:
+    """θ_m = θ^(-2m/d) (Su et al., 2021)."""
+    return rope.theta**-powers, 1.0
+
+
+def linear(rope: RoPE, powers: Tensor, lengths_B: Tensor | None) -> Stretched:
+    """Position interpolation: θ_m / s (Chen et al., "Extending Context Window of Large Language
+    Models via Positional Interpolation", 2023).
+    """
+    return rope.theta**-powers / rope.stretch, 1.0
+
+
+def ntk(rope: RoPE, powers: Tensor, lengths_B: Tensor | None) -> Stretched:
+    """A larger base, θ s^(d/(d-2)) (bloc97, "NTK-Aware Scaled RoPE", 2023)."""
+    return rope.base(rope.stretch) ** -powers, 1.0
+
+
+def dynamic(rope: RoPE, powers: Tensor, lengths_B: Tensor | None) -> Stretched:
+    """``ntk`` by s L / original - (s - 1), at least 1, for a row of L tokens (emozilla,
+    "Dynamically Scaled RoPE", 2023).
+    """
+    assert lengths_B is not None
+    s = rope.stretch
+    length_B111 = lengths_B[:, None, None, None]
+    by_length = (s * length_B111 / max(rope.original_length, 1) - (s - 1)).clamp(min=1)
+    return rope.base(by_length) ** -powers, 1.0
+
+
+def longrope(rope: RoPE, powers: Tensor, lengths_B: Tensor | None) -> Stretched:
+    """θ_m / f_m, with other f for rows beyond the original length (Ding et al., "LongRoPE:
+    Extending LLM Context Window Beyond 2 Million Tokens", 2024).
+    """
+    assert lengths_B is not None
+    long = powers.new_tensor(rope.scaling.long_factor)
+    short = powers.new_tensor(rope.scaling.short_factor)
+    is_long = lengths_B[:, None, None, None] > rope.original_length
+    return rope.theta**-powers / torch.where(is_long, long, short), rope.attention_factor
+
+
+def yarn(rope: RoPE, powers: Tensor, lengths_B: Tensor | None) -> Stretched:
+    """θ_m (1 - r) + θ_m / s · r, r rising from 0 to 1 between the pair that turns ``beta_fast``
+    times within the original length and the one that turns ``beta_slow`` times (Peng et al.,
+    "YaRN: Efficient Context Window Extension of Large Language Models", 2023).
+    """
+    if rope.stretch == 1:
+        return unscaled(rope, powers, lengths_B)
+    first = _pair_that_turns(rope, rope.scaling.beta_fast)
+    last = _pair_that_turns(rope, rope.scaling.beta_slow)
+    if rope.scaling.truncate:
+        first = math.floor(first)
+        last = math.ceil(last)
+    first = max(first, 0)
+    last = min(last, rope.arch.head_dim - 1)
+    pair = torch.arange(len(powers), device=powers.device, dtype=powers.dtype)
+    share_kept = 1 - (pair - first) / (last - first or 1e-3)
+    return _interpolated(rope, powers, share_kept), rope.attention_factor
+
+
+def llama3(rope: RoPE, powers: Tensor, lengths_B: Tensor | None) -> Stretched:
+    """θ_m (1 - r) + θ_m / s · r, r falling from 1 for frequencies that turn ``low_frequency`` times
+    within the original length to 0 for those that turn ``high_frequency`` times (Grattafiori et
+    al., "The Llama 3 Herd of Models", 2024).
+    """
+    if rope.stretch == 1:
+        return unscaled(rope, powers, lengths_B)
+    low = rope.scaling.low_frequency
+    high = rope.scaling.high_frequency
+    turns = rope.original_length * rope.theta**-powers / (2 * math.pi)
+    return _interpolated(rope, powers, (turns - low) / (high - low)), 1.0
+
+
+def _pair_that_turns(rope: RoPE, turns: float) -> float:
+    """The number of the pair, not a whole one, that turns so often within the original length."""
+    d = rope.arch.head_dim
+    ratio = math.log(rope.original_length / (turns * 2 * math.pi))
+    return d * ratio / (2 * math.log(rope.theta))
+
+
+def _interpolated(rope: RoPE, powers: Tensor, share_kept: Tensor) -> Tensor:
+    """A share of each frequency as it is, and the others divided by s."""
+    plain = rope.theta**-powers
+    share_kept = share_kept.clamp(0, 1)
+    return plain * share_kept + plain / rope.stretch * (1 - share_kept)
+
+
+METHODS: dict[str, Callable[[RoPE, Tensor, Tensor | None], Stretched]] = {
+    "none": unscaled,
+    "linear": linear,
+    "ntk": ntk,
+    "yarn": yarn,
+    "llama3": llama3,
+    "dynamic": dynamic,
+    "longrope": longrope,
+}
 
 
 class PRoPE(RoPE):

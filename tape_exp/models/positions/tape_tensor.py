@@ -90,8 +90,8 @@ class TensorTAPE(TAPE):
     def start(self, places: Places) -> Tensor:
         """(B, T, 1, M, L, R), the same for every head."""
         if self.initial == "rope":
-            every = self.arch.head_dim // 2 // self.M
-            matrices = as_matrices(super().start(places)[..., ::every])
+            interval = self.arch.head_dim // 2 // self.M
+            matrices = as_matrices(super().start(places)[..., ::interval])
             size = min(self.L / 2, 1) ** 0.5  # one vector of all four numbers has norm √2
             return size * matrices.flatten(-2).unflatten(-1, (self.L, self.R))
         M = self.M

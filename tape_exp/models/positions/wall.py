@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.fox import log_gates
+from tape_exp.models.positions.path import in_blocks
 from tape_exp.models.scores import Dense
 from tape_exp.settings.schema import Arch
 
@@ -47,23 +48,26 @@ class Wall(PositionEncoding):
         """The logit less that of q and k as they are, (B, H, T, T)."""
         T, H = q_BTHD.shape[1:3]
         log_f_BTHD = log_gates(x_BTC, self.w, self.b).unflatten(-1, (H, -1))
-        q, k, log_f = (x.transpose(1, 2) for x in (q_BTHD, k_BSHD, log_f_BTHD))
         size = min(BLOCK, 1 << (T - 1).bit_length())
-        padded = [F.pad(x, (0, 0, 0, -T % size)) for x in (q, k, log_f)]
-        length = padded[0].shape[2]
-        blocks = [x.unflatten(2, (-1, size)) for x in padded]
-        earlier = k[:, :, :0]
+        # Of each of N blocks of c tokens: (B, H, N, c, D).
+        q = in_blocks(q_BTHD, size)
+        k = in_blocks(k_BSHD, size)
+        log_f = in_blocks(log_f_BTHD, size)
+        within = _within(q, k, log_f)
+        length = q.shape[2] * size
+        earlier_k = k[:, :, 0, :0]  # of earlier blocks, as faded as they are before this one
         rows = []
-        for q_c, k_c, log_f_c, logits in zip(
-            *(x.unbind(2) for x in (*blocks, _within(*blocks))), strict=True
-        ):
-            faded = log_f_c.cumsum(2)
-            row = torch.cat([(q_c * faded.exp()) @ earlier.mT, logits], -1)
+        for n in range(q.shape[2]):
+            log_f_n = log_f[:, :, n]
+            fading = log_f_n.cumsum(2)
+            across = (q[:, :, n] * fading.exp()) @ earlier_k.mT
+            row = torch.cat([across, within[:, :, n]], -1)
             rows.append(F.pad(row, (0, length - row.shape[-1])))
-            later = k_c * _after(log_f_c).exp()
-            earlier = torch.cat([earlier * faded[:, :, -1:].exp(), later], 2)
+            own_k = k[:, :, n] * _after(log_f_n).exp()
+            earlier_k = torch.cat([earlier_k * fading[:, :, -1:].exp(), own_k], 2)
         logits = torch.cat(rows, 2)[:, :, :T, :T]
-        return Dense((logits - q @ k.mT) / math.sqrt(q.shape[-1]))
+        plain = q_BTHD.transpose(1, 2) @ k_BSHD.transpose(1, 2).mT
+        return Dense((logits - plain) / math.sqrt(q.shape[-1]))
 
 
 def _after(log_f: Tensor) -> Tensor:
@@ -74,14 +78,20 @@ def _after(log_f: Tensor) -> Tensor:
 def _within(q: Tensor, k: Tensor, log_f: Tensor) -> Tensor:
     """The logits times √d of each block, 0 above the diagonal: (B, H, N, c, c) of (B, H, N, c, D).
 
-    Those of 1, 2, 4 … tokens are joined in pairs, until there is one.
+    Blocks of 1, 2, 4 … tokens are joined in pairs, until there is one::
+
+        early | 0           early, late: the logits of each half, which are there already
+        ------+-----        corner: queries of the late half, faded from its beginning on, and keys
+        corner| late                of the early half, faded up to its end
     """
     logits = (q * k).sum(-1)[..., None, None]
     size = 1
     while size < q.shape[3]:
-        q_2, k_2, log_f_2 = (x.unflatten(3, (-1, 2, size)) for x in (q, k, log_f))
-        faded_q = q_2[..., 1, :, :] * log_f_2[..., 1, :, :].cumsum(-2).exp()
-        faded_k = k_2[..., 0, :, :] * _after(log_f_2[..., 0, :, :]).exp()
+        late_q = q.unflatten(3, (-1, 2, size))[..., 1, :, :]
+        early_k = k.unflatten(3, (-1, 2, size))[..., 0, :, :]
+        early_log_f, late_log_f = log_f.unflatten(3, (-1, 2, size)).unbind(-3)
+        faded_q = late_q * late_log_f.cumsum(-2).exp()
+        faded_k = early_k * _after(early_log_f).exp()
         early, late = logits.unflatten(3, (-1, 2)).unbind(4)
         corner = torch.cat([faded_q @ faded_k.mT, late], -1)
         logits = torch.cat([F.pad(early, (0, size)), corner], -2)
