@@ -1,5 +1,6 @@
 """Checkpoints: written whole or not at all, loaded without pickle, the newest whole one found."""
 
+import itertools
 import logging
 import time
 from contextlib import suppress
@@ -64,8 +65,9 @@ class Checkpoints(Checkpoint):
         processes work on different runs, or resume from different steps: each takes the newest
         checkpoint that it sees, and the folder may look older from another node.
         """
-        every = gather((str(self.folder.parent), trainer.global_step))
-        runs, steps = ({*each} for each in zip(*every, strict=True))
+        places = gather((str(self.folder.parent), trainer.global_step))
+        runs = {run for run, _ in places}
+        steps = {step for _, step in places}
         if len({Path(run).name for run in runs}) > 1:
             raise ConfigError(
                 f"the processes work on different runs, {' and '.join(sorted(runs))}: give all of "
@@ -152,5 +154,5 @@ def _numbered_by_groups(checkpoint: dict[str, Any]) -> bool:
     not by their place in the model. Whole weights are resumed exactly from both.
     """
     groups = [group["params"] for group in checkpoint["optimizer_states"][0]["param_groups"]]
-    numbers = [number for group in groups for number in group]
+    numbers = list(itertools.chain.from_iterable(groups))
     return all(groups) and numbers == sorted(numbers)

@@ -176,8 +176,8 @@ class RunDirectory:
         path = self.path / "FAILED"
         with suppress(OSError):
             if not (path.exists() and self.begun):
-                told = "".join(traceback.format_exception(error))
-                write_atomically(path, redact(f"{told}\n{describe(error)}\n"))
+                trace = "".join(traceback.format_exception(error))
+                write_atomically(path, redact(f"{trace}\n{describe(error)}\n"))
             return path
         return None
 

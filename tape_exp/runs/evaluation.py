@@ -28,10 +28,10 @@ def check_metric(metric: str, announced: Sequence[str], derived: Sequence[str] =
     """Raise :class:`ConfigError` where a metric is none of those that a task announces, by name or
     pattern of a shell, nor of those that a table makes of them.
     """
-    known = [*announced, *derived]
-    if not any(fnmatchcase(metric, pattern) for pattern in known):
-        told = ", ".join(filter(is_result, announced))
-        raise ConfigError(f"metric {metric}{did_you_mean(metric, known)} The task has {told}.")
+    names = [*announced, *derived]
+    if not any(fnmatchcase(metric, pattern) for pattern in names):
+        results = ", ".join(filter(is_result, announced))
+        raise ConfigError(f"metric {metric}{did_you_mean(metric, names)} The task has {results}.")
 
 
 @dataclass
@@ -48,7 +48,10 @@ class Heatmap:
 
     def to_rows(self) -> list[list[float | None]]:
         """Rounded values for a record; None where a cell was not scored."""
-        return [[None if np.isnan(v) else round(float(v), 2) for v in row] for row in self.values]
+        rows = []
+        for row in self.values:
+            rows.append([None if np.isnan(value) else round(float(value), 2) for value in row])
+        return rows
 
 
 @dataclass
@@ -63,17 +66,25 @@ class Evaluation:
 
     def for_record(self) -> dict[str, Any]:
         """The part of samples and pictures that a record holds: rounded, since it is committed."""
-        part: dict[str, Any] = {"samples": self.samples} if self.samples else {}
+        record: dict[str, Any] = {}
+        if self.samples:
+            record["samples"] = self.samples
         if self.heatmap:
-            part["heatmap"] = self.heatmap.to_rows()
-            axes = {key: part for key, part in vars(self.heatmap).items() if key != "values"}
-            part["axes"] = axes | {"trained": list(self.heatmap.trained)}
+            record["heatmap"] = self.heatmap.to_rows()
+            axes = dict(vars(self.heatmap))
+            del axes["values"]
+            record["axes"] = axes | {"trained": list(self.heatmap.trained)}
         if self.matrices:
-            finite = {name: m for name, m in self.matrices.items() if np.isfinite(m).all()}
-            if left_out := sorted(self.matrices.keys() - finite.keys()):
-                log.warning("Not finite, and not in the record: %s.", ", ".join(left_out))
-            part["matrices"] = {name: np.round(m, 4).tolist() for name, m in finite.items()}
-        return part
+            record["matrices"] = {}
+            left_out = []
+            for name, matrix in self.matrices.items():
+                if np.isfinite(matrix).all():
+                    record["matrices"][name] = np.round(matrix, 4).tolist()
+                else:
+                    left_out.append(name)
+            if left_out:
+                log.warning("Not finite, and not in the record: %s.", ", ".join(sorted(left_out)))
+        return record
 
 
 def depth_heatmap(
@@ -97,5 +108,6 @@ def wilson(correct: float, trials: int) -> tuple[float, float]:
     share = correct / trials
     centre = 2 * correct + Z_95**2
     half = Z_95 * math.sqrt(4 * correct * (1 - share) + Z_95**2)
-    low, high = ((centre + sign * half) / (2 * (trials + Z_95**2)) for sign in (-1, 1))
+    low = (centre - half) / (2 * (trials + Z_95**2))
+    high = (centre + half) / (2 * (trials + Z_95**2))
     return 100 * max(low, 0.0), 100 * min(high, 1.0)

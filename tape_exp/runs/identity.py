@@ -13,19 +13,28 @@ FOLDERS = ("path", "checkpoint", "init_from")  # last parts of keys that may nam
 
 def variant(config: Mapping[Any, Any]) -> str:
     """The model and how it was adapted: ``tape``, ``rope-lora``."""
-    model, peft = (str(config[group]["name"]) for group in ("model", "peft"))
+    model = str(config["model"]["name"])
+    peft = str(config["peft"]["name"])
     return model if peft == "none" else f"{model}-{peft}"
 
 
 def identity_of(cfg: DictConfig) -> dict[str, Any]:
     """The part of a config that decides what is computed, not where it runs and reports."""
     sections: Any = OmegaConf.to_container(cfg, resolve=True)
-    model, task, peft, debug = (sections[key] for key in ("model", "task", "peft", "debug"))
-    task.pop("trust", None)  # whether a folder's code may run, not what it computes
-    debug = {key: v for key, v in debug.items() if v not in (None, False, "none")}
-    identity = {"model": model, "task": task, "peft": peft, "seed": cfg.seed}
-    identity |= {"scale": cfg.scale.name, "precision": cfg.trainer.precision}
-    return identity | {"checkpoint": cfg.checkpoint} | ({"debug": debug} if debug else {})
+    sections["task"].pop("trust", None)  # whether a folder's code may run, not what it computes
+    identity = {
+        "model": sections["model"],
+        "task": sections["task"],
+        "peft": sections["peft"],
+        "seed": cfg.seed,
+        "scale": cfg.scale.name,
+        "precision": cfg.trainer.precision,
+        "checkpoint": cfg.checkpoint,
+    }
+    debug = {key: v for key, v in sections["debug"].items() if v not in (None, False, "none")}
+    if debug:
+        identity["debug"] = debug
+    return identity
 
 
 def recorded_config(cfg: DictConfig) -> dict[str, Any]:
@@ -34,7 +43,9 @@ def recorded_config(cfg: DictConfig) -> dict[str, Any]:
 
 
 def without_folders(node: Any) -> Any:
-    """A config for a record: each path is cut to its last name, to say nothing of the machine."""
+    """A config for a record: each path is cut to its last name, to say nothing of the machine;
+    ``{"path": "/data/pile"}`` becomes ``{"path": "pile"}``.
+    """
     if not isinstance(node, dict):
         return node
     paths = [key for key in FOLDERS if isinstance(node.get(key), str)]
@@ -43,18 +54,23 @@ def without_folders(node: Any) -> Any:
 
 
 def flat(node: Any, path: str = "") -> dict[str, Any]:
-    """A nested mapping as one of dotted keys."""
+    """A nested mapping as one of dotted keys: ``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
     if not isinstance(node, dict) or not node:
         return {path: node}
-    inner = {f"{path}.{key}" if path else str(key): part for key, part in node.items()}
-    return {k: v for key, part in inner.items() for k, v in flat(part, key).items()}
+    values: dict[str, Any] = {}
+    for key, value in node.items():
+        values |= flat(value, f"{path}.{key}" if path else str(key))
+    return values
 
 
 def recorded_overrides(overrides: Iterable[str]) -> list[str]:
     """What the user typed, as a record has it: without words of where the run is and reports, and
     of a folder its last name.
+
+    ``["model=tape", "runs=/scratch/ann", "task.text.path=/data/pile"]`` becomes ``["model=tape",
+    "task.text.path=pile"]``.
     """
-    kept = []
+    recorded = []
     for word in overrides:
         key, equals, value = word.partition("=")
         bare = key.lstrip("+~")
@@ -62,5 +78,5 @@ def recorded_overrides(overrides: Iterable[str]) -> list[str]:
             continue
         if bare.endswith(FOLDERS):
             value = value.rstrip("/'\"").rpartition("/")[2]
-        kept.append(redact(f"{key}{equals}{value}"))
-    return kept
+        recorded.append(redact(f"{key}{equals}{value}"))
+    return recorded

@@ -73,20 +73,22 @@ def load_weights(
     With ``new_positions`` it may lack parameters of positions, which stay as initialised.
     """
     content = read_checkpoint(checkpoint)
-    own = decoder.state_dict()
-    weights = {
-        key.removeprefix("decoder.").removeprefix("_orig_mod."): value
-        for key, value in content["state_dict"].items()
-    }
-    misfits = (set(own) if names is None else names) ^ weights.keys()
+    state = decoder.state_dict()
+    weights = {}
+    for key, value in content["state_dict"].items():
+        weights[key.removeprefix("decoder.").removeprefix("_orig_mod.")] = value
+    misfits = (set(state) if names is None else names) ^ weights.keys()
     if new_positions:
         misfits = {name for name in misfits if name in weights or ".position." not in name}
-    misfits |= {n for n in own.keys() & weights.keys() if own[n].shape != weights[n].shape}
+    for name in state.keys() & weights.keys():
+        if state[name].shape != weights[name].shape:
+            misfits.add(name)
     if misfits:
         name = min(misfits)
-        there, here = (list(x[name].shape) if name in x else "absent" for x in (weights, own))
+        stored = list(weights[name].shape) if name in weights else "absent"
+        here = list(state[name].shape) if name in state else "absent"
         raise ConfigError(
-            f"checkpoint {checkpoint} is of another model, size or peft: {name} is {there} there "
+            f"checkpoint {checkpoint} is of another model, size or peft: {name} is {stored} there "
             f"and {here} here. The config.yaml of its run says what to set."
         )
     decoder.load_state_dict(weights, strict=False)
@@ -99,33 +101,9 @@ def _check_config(
     warn where nothing is adapted. ``run`` is the config of the checkpoint's run, if it has one; a
     file outside of runs is taken as it is.
     """
-    keys: set[str] = set()
-    if adaptation is not None and (checkpoint.is_dir() if run is None else run.peft.name == "none"):
-        keys = {*ADDED}
-        drop = adaptation.drop
-        model = run.model if run is not None else {"_target_": ROPE}
-        fixed = ("_target_", "layers", "random_range", "random_floats")
-        same = all(model.get(key) == cfg.model.get(key) for key in fixed)
-        if drop or not same:
-            own: Any = OmegaConf.to_container(cfg.model, resolve=True)
-            reason = None
-            if model.get("_target_") != ROPE or model.get("random_range"):
-                reason = f"the base was trained with model={model['name']}"
-            elif not drop and not begins_as_rope(own, decoder.arch):
-                reason = "its first logits are not RoPE's at the same theta and scaling"
-            if reason:
-                raise ConfigError(
-                    f"peft={adaptation.name} with model={cfg.model.name} cannot continue from "
-                    f"RoPE: {reason}."
-                )
-        if not (drop or same):
-            keys |= {"model.scaling.method"} | (set() if adaptation.theta else {"model.theta"})
-    elif run is not None:
-        section = "model" if adaptation is None else "peft"
-        stored, now = (flat(OmegaConf.to_container(x[section]), section) for x in (run, cfg))
-        keys = (stored.keys() & now.keys()) - FREE
-    for key in sorted(keys) if run is not None else ():
-        stored, now = (OmegaConf.select(x, key, default=DEFAULTS.get(key)) for x in (run, cfg))
+    for key in sorted(_keys_to_agree(cfg, run, checkpoint, adaptation, decoder)):
+        stored = OmegaConf.select(run, key, default=DEFAULTS.get(key))
+        now = OmegaConf.select(cfg, key, default=DEFAULTS.get(key))
         if stored == now or (key, stored) == ("model.scaling.method", "none"):
             continue
         if key == "model._target_":
@@ -140,3 +118,48 @@ def _check_config(
             raise ConfigError(f"{sentence}.")
         log.warning("%s unless you mean it.", sentence)
         return
+
+
+def _keys_to_agree(
+    cfg: DictConfig, run: Any, checkpoint: Path, adaptation: Adaptation | None, decoder: Decoder
+) -> set[str]:
+    """The keys in which a config must agree with that of the checkpoint's run; none without one."""
+    is_base = checkpoint.is_dir() if run is None else run.peft.name == "none"
+    if adaptation is not None and is_base:
+        keys = _keys_of_adapted(cfg, run, adaptation, decoder)
+        return keys if run is not None else set()
+    if run is None:
+        return set()
+    section = "model" if adaptation is None else "peft"
+    stored = flat(OmegaConf.to_container(run[section]), section)
+    now = flat(OmegaConf.to_container(cfg[section]), section)
+    return (stored.keys() & now.keys()) - FREE
+
+
+def _keys_of_adapted(
+    cfg: DictConfig, run: Any, adaptation: Adaptation, decoder: Decoder
+) -> set[str]:
+    """The same where a base model is adapted. Raises :class:`ConfigError` where the config's
+    encoding cannot continue from the base's.
+    """
+    base = run.model if run is not None else {"_target_": ROPE}
+    deciding = ("_target_", "layers", "random_range", "random_floats")
+    same = all(base.get(key) == cfg.model.get(key) for key in deciding)
+    if adaptation.drop or not same:
+        model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+        reason = None
+        if base.get("_target_") != ROPE or base.get("random_range"):
+            reason = f"the base was trained with model={base['name']}"
+        elif not adaptation.drop and not begins_as_rope(model, decoder.arch):
+            reason = "its first logits are not RoPE's at the same theta and scaling"
+        if reason:
+            raise ConfigError(
+                f"peft={adaptation.name} with model={cfg.model.name} cannot continue from "
+                f"RoPE: {reason}."
+            )
+    keys = {*ADDED}
+    if not adaptation.drop and not same:
+        keys.add("model.scaling.method")
+        if not adaptation.theta:
+            keys.add("model.theta")
+    return keys

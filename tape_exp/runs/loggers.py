@@ -4,11 +4,12 @@ Lightning by its ``_target_``.
 
 import configparser
 import inspect
+import itertools
 import json
 import logging
 import netrc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -123,8 +124,8 @@ def make_lightning_logger(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
     try:
         takes = inspect.signature(get_object(target)).parameters
         facts = {"name": name, "save_dir": str(run.path), "run_name": run.name}
-        given = {key: value for key, value in facts.items() if key in takes}
-        made = instantiate(given | keys, _convert_="all")
+        passed = {key: value for key, value in facts.items() if key in takes}
+        made = instantiate(passed | keys, _convert_="all")
     except Exception as error:
         reason = " ".join(str(error.__cause__ or error).split()).rstrip(".")
         raise ConfigError(f"logger={name}: {target} cannot be made ({reason}).") from error
@@ -266,13 +267,23 @@ def publish(
                 logger.log_image(f"test/{image.stem}", [str(image)])
             logger.experiment.summary.update(summary)
             for name, rows in {"samples": evaluation.samples, **evaluation.tables}.items():
-                columns = list(dict.fromkeys(column for row in rows for column in row))
-                data = [[row.get(column) for column in columns] for row in rows]
                 if rows:
+                    columns, data = as_table(rows)
                     logger.log_table(f"test/{name}", columns=columns, data=data)
         logger.save()
 
     log_to_all(loggers, send)
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Columns, in the order of their first rows, and rows of their values: of ``[{"a": 1}, {"b":
+    2}]`` the columns ``["a", "b"]`` and the rows ``[[1, None], [None, 2]]``.
+    """
+    columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+    data = []
+    for row in rows:
+        data.append([row.get(column) for column in columns])
+    return columns, data
 
 
 def close(loggers: list[Logger], done: bool, preempted: bool) -> None:

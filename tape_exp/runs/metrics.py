@@ -44,7 +44,10 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     """
     thinned: dict[str, dict[str, list[Any]]] = {}
     for name, most in POINTS.items():
-        points = [(r["step"], r[name]) for r in rows if math.isfinite(r.get(name, math.nan))]
+        points = []
+        for row in rows:
+            if math.isfinite(row.get(name, math.nan)):
+                points.append((row["step"], row[name]))
         last = len(points) - 1
         if last >= most:
             points = [points[round(i * last / (most - 1))] for i in range(most)]

@@ -41,12 +41,15 @@ def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any
         "begun_from_weights": run.start and fingerprint(run.start),
     }
     if began:
-        first, git = began["git"], made["git"]
+        first = began["git"]
+        git = made["git"]
         later = dict.fromkeys([*first.get("later", ()), git["commit"]])
         later.pop(first["commit"], None)
-        git = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
-        made["git"] = git | ({"later": [*later]} if later else {})
-        made |= {key: began.get(key) for key in ("plugins", "sources", "rerun", "started")}
+        made["git"] = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
+        if later:
+            made["git"]["later"] = [*later]
+        for key in ("plugins", "sources", "rerun", "started"):
+            made[key] = began.get(key)
     return {key: value for key, value in made.items() if value}
 
 
@@ -83,8 +86,8 @@ def git_state() -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     lines: list[str] = []
     if not INSTALLED and which("git"):
-        asked = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True)
-        lines = asked.stdout.decode(errors="replace").splitlines()
+        status = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True)
+        lines = status.stdout.decode(errors="replace").splitlines()
     commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid")), None)
     code = ("? tape_exp/", "? conf/", "1", "2", "u")
     return {"commit": commit, "dirty": commit and any(line.startswith(code) for line in lines)}

@@ -13,6 +13,9 @@ def saved(folder: Path) -> list[Path]:
     """The run's own checkpoints in a folder, the oldest first. Any other file there is its user's,
     as ``step_best.ckpt``: neither begun from nor counted nor removed.
     """
-    found = {path: re.fullmatch(r"step(\d{8,})\.ckpt", path.name) for path in folder.glob("*.ckpt")}
-    steps = {int(match[1]): path for path, match in found.items() if match}
+    steps: dict[int, Path] = {}
+    for path in folder.glob("*.ckpt"):
+        match = re.fullmatch(r"step(\d{8,})\.ckpt", path.name)
+        if match:
+            steps[int(match[1])] = path
     return [steps[step] for step in sorted(steps)]

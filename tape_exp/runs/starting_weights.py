@@ -26,8 +26,11 @@ DEFAULTS = (None, "<s>", "</s>")  # of the tokenizer's special tokens
 CHOSEN = re.compile(r"task\.tokenizer\.(bos|eos|add_bos|stops)")  # may differ from the Llama's
 # What follows from a Llama, whatever else the config says.
 OF_LLAMA = ("config.json", "adapter_config.json")  # which its folder has
-LLAMA_KEYS = ["task.arch", "model.theta", "model.scaling", "model.qk_norm", "model.window"]
-LLAMA_KEYS += [f"task.tokenizer.{key}" for key in ("bos", "eos", "add_bos", "stops")]
+LLAMA_KEYS = [
+    *("task.arch", "model.theta", "model.scaling", "model.qk_norm", "model.window"),
+    *("task.tokenizer.bos", "task.tokenizer.eos"),
+    *("task.tokenizer.add_bos", "task.tokenizer.stops"),
+]
 
 
 def _llama() -> Any:
@@ -50,8 +53,9 @@ def find(cfg: DictConfig) -> Path | None:
     ``runs``, or, where a base model is adapted, for the base's run. ``owner/name`` is a repository
     of the Hugging Face hub. Raises :class:`ConfigError` where there is none, or are several.
     """
-    if (spec := cfg.checkpoint) is None:
+    if cfg.checkpoint is None:
         return None
+    spec = str(cfg.checkpoint)
     path = Path(spec).expanduser()
     if (file := _gguf(path)) is not None:
         from tape_exp.models import gguf  # imports torch
@@ -59,26 +63,44 @@ def find(cfg: DictConfig) -> Path | None:
         return gguf.converted(file, Path(cfg.cache).expanduser())
     if path.suffix in (".safetensors", ".json"):
         raise ConfigError(f"checkpoint={spec} is a file of a Llama; name its folder: {path.parent}")
-    if path.is_file() or (path.is_dir() and not is_task(spec)):
-        whole = path.is_file() or any((path / name).is_file() for name in OF_LLAMA)
-        return path if whole else last_checkpoint(path)
-    if spec.count("/") == 1 and not spec.startswith((*LOCAL, f"{cfg.runs}/")):
+    if path.is_file():
+        return path
+    if path.is_dir() and not is_task(spec):
+        return path if _is_llama(path) else last_checkpoint(path)
+    if _is_repository(spec, cfg.runs):
         return _llama().fetch(spec, f"checkpoint={spec}, which is no folder here")
     if "/" in spec:
-        brings = " `make smollm2` brings it." if path.name == "smollm2" else ""
-        told = f"checkpoint={spec} is no file, nor the folder of a run or a Llama.{brings}"
-        raise ConfigError(told)
-    models = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
-    places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / model for model in models]
-    runs = _finished_runs(places[0], cfg) or _finished_runs(places[-1], cfg)
+        hint = " `make smollm2` brings it." if path.name == "smollm2" else ""
+        raise ConfigError(
+            f"checkpoint={spec} is no file, nor the folder of a run or a Llama.{hint}"
+        )
+    return _of_task(spec, cfg)
+
+
+def _is_llama(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in OF_LLAMA)
+
+
+def _is_repository(spec: str, runs: str) -> bool:
+    """Whether ``checkpoint=<spec>`` is ``owner/name`` of the Hugging Face hub, and no path."""
+    return spec.count("/") == 1 and not spec.startswith((*LOCAL, f"{runs}/"))
+
+
+def _of_task(task: str, cfg: DictConfig) -> Path:
+    """The newest checkpoint of a task's finished run."""
+    models = [variant(cfg)]
+    if cfg.peft.name != "none":
+        models.append(cfg.peft.base)
+    folders = [Path(cfg.runs).expanduser() / task / cfg.scale.name / model for model in models]
+    runs = _finished_runs(folders[0], cfg) or _finished_runs(folders[-1], cfg)
     if not runs:
         raise ConfigError(
-            f"checkpoint={spec} is no file, nor the folder of a run or a Llama, nor a task with a "
-            f"finished run of seed {cfg.seed} in {' or '.join(map(str, places))}; train it."
+            f"checkpoint={task} is no file, nor the folder of a run or a Llama, nor a task with a "
+            f"finished run of seed {cfg.seed} in {' or '.join(map(str, folders))}; train it."
         )
     if len(runs) > 1:
         choices = ", ".join(f"checkpoint={run}" for run in runs)
-        raise ConfigError(f"checkpoint={spec}: there are {len(runs)} finished runs, {choices}.")
+        raise ConfigError(f"checkpoint={task}: there are {len(runs)} finished runs, {choices}.")
     return last_checkpoint(runs[0])
 
 
@@ -89,10 +111,10 @@ def _gguf(path: Path) -> Path | None:
             raise ConfigError(f"checkpoint={path}: there is no such file.")
         return path
     here = sorted(path.glob("*.gguf")) if path.is_dir() else []
-    if not here or any((path / name).is_file() for name in OF_LLAMA):
+    if not here or _is_llama(path):
         return None
     if len(here) > 1:
-        choices = ", ".join(f"checkpoint={one}" for one in here)
+        choices = ", ".join(f"checkpoint={file}" for file in here)
         raise ConfigError(f"checkpoint={path} has {len(here)} GGUF files: {choices}.")
     return here[0]
 
@@ -149,9 +171,9 @@ def edited_since(checkpoint: Path, model: Any) -> list[str]:
     """The files of the encodings of ``model`` that have changed since the run that wrote a
     checkpoint.
     """
-    made = companion(checkpoint, "manifest.json") if run_config(checkpoint) else None
-    told = files.read(made).get("sources", {}) if made else {}
-    return changed_sources({name: told[name] for name in sources_of(model) if name in told})
+    manifest = companion(checkpoint, "manifest.json") if run_config(checkpoint) else None
+    sources = files.read(manifest).get("sources", {}) if manifest else {}
+    return changed_sources({name: sources[name] for name in sources_of(model) if name in sources})
 
 
 def base_of(checkpoint: Path) -> Path:
@@ -214,11 +236,11 @@ def _hash_of_weights(path: Path, modified: int) -> str:
     import torch
 
     content = read_checkpoint(path)
-    parts: list[Any] = [str(content.get("base_weights"))]
+    weights: list[Any] = [str(content.get("base_weights"))]
     for name, value in sorted(content["state_dict"].items()):
         data = value.contiguous().reshape(-1).view(torch.uint8).numpy()
-        parts += [f"{name} {value.dtype} {tuple(value.shape)}", data]
-    return short_hash(parts)
+        weights += [f"{name} {value.dtype} {tuple(value.shape)}", data]
+    return short_hash(weights)
 
 
 def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
@@ -355,14 +377,15 @@ def _check_fit(cfg: DictConfig, values: dict[str, Any]) -> None:
 
 def _refuse_unheeded(key: str, cfg: DictConfig, applied: DictConfig) -> None:
     """Refuse a key that a command line gives, and that the Llama decides otherwise."""
-    asked, found = (OmegaConf.select(one, key) for one in (cfg, applied))
+    requested = OmegaConf.select(cfg, key)
+    of_llama = OmegaConf.select(applied, key)
     if key.startswith("task.tokenizer.") and not CHOSEN.fullmatch(key):
         why = "its own tokenizer comes with it"
-    elif asked != found and key != "model.scaling.factor":  # factors multiply
-        why = f"it has {literal(found)}"
+    elif requested != of_llama and key != "model.scaling.factor":  # factors multiply
+        why = f"it has {literal(of_llama)}"
     else:
         return
     raise ConfigError(
-        f"{key}={literal(asked)} has no effect: checkpoint={cfg.checkpoint} is of a Llama, and "
+        f"{key}={literal(requested)} has no effect: checkpoint={cfg.checkpoint} is of a Llama, and "
         f"{why}. Leave it out."
     )
