@@ -71,10 +71,10 @@ class PaTH(PositionEncoding):
         size = min(BLOCK, T)
         w_BTKD, beta_BTK = self.path(x_BTC)
         # Of each of N blocks of c tokens: (B, H, N, c, D), β (B, H, N, c, 1).
-        q = in_blocks(q_BTHD, size)
-        k = in_blocks(k_BTHD, size)
-        w = in_blocks(for_heads(w_BTKD, H), size)
-        beta = in_blocks(for_heads(beta_BTK[..., None], H), size)
+        q = in_blocks(q_BTHD.transpose(1, 2), size)
+        k = in_blocks(k_BTHD.transpose(1, 2), size)
+        w = in_blocks(for_heads(w_BTKD, H).transpose(1, 2), size)
+        beta = in_blocks(for_heads(beta_BTK[..., None], H).transpose(1, 2), size)
         # The solve reads only what is below the diagonal, and takes the diagonal for 1.
         mixed = (w @ w.mT) * beta.mT
         U = torch.linalg.solve_triangular(
@@ -107,10 +107,10 @@ class PaTH(PositionEncoding):
         return w_BTKD, 2 * torch.sigmoid(x_BTC @ b.T + c)
 
 
-def in_blocks(x_BTHD: Tensor, size: int) -> Tensor:
+def in_blocks(x_BHTD: Tensor, size: int) -> Tensor:
     """Tokens in blocks, the last filled up with zeros: (B, H, N, c, D), c being ``size``."""
-    T = x_BTHD.shape[1]
-    return F.pad(x_BTHD.transpose(1, 2), (0, 0, 0, -T % size)).unflatten(2, (-1, size))
+    T = x_BHTD.shape[2]
+    return F.pad(x_BHTD, (0, 0, 0, -T % size)).unflatten(2, (-1, size))
 
 
 def convolved(x_BTE: Tensor, taps_NE: Tensor) -> Tensor:

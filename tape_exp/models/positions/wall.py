@@ -49,25 +49,25 @@ class Wall(PositionEncoding):
         T, H = q_BTHD.shape[1:3]
         log_f_BTHD = log_gates(x_BTC, self.w, self.b).unflatten(-1, (H, -1))
         size = min(BLOCK, 1 << (T - 1).bit_length())
+        q_BHTD = q_BTHD.transpose(1, 2)
+        k_BHSD = k_BSHD.transpose(1, 2)
         # Of each of N blocks of c tokens: (B, H, N, c, D).
-        q = in_blocks(q_BTHD, size)
-        k = in_blocks(k_BSHD, size)
-        log_f = in_blocks(log_f_BTHD, size)
+        q = in_blocks(q_BHTD, size)
+        k = in_blocks(k_BHSD, size)
+        log_f = in_blocks(log_f_BTHD.transpose(1, 2), size)
         within = _within(q, k, log_f)
         length = q.shape[2] * size
         earlier_k = k[:, :, 0, :0]  # of earlier blocks, as faded as they are before this one
         rows = []
-        for n in range(q.shape[2]):
-            log_f_n = log_f[:, :, n]
+        blocks = (q.unbind(2), k.unbind(2), log_f.unbind(2), within.unbind(2))
+        for q_n, k_n, log_f_n, within_n in zip(*blocks, strict=True):
             fading = log_f_n.cumsum(2)
-            across = (q[:, :, n] * fading.exp()) @ earlier_k.mT
-            row = torch.cat([across, within[:, :, n]], -1)
+            row = torch.cat([(q_n * fading.exp()) @ earlier_k.mT, within_n], -1)
             rows.append(F.pad(row, (0, length - row.shape[-1])))
-            own_k = k[:, :, n] * _after(log_f_n).exp()
+            own_k = k_n * _after(log_f_n).exp()
             earlier_k = torch.cat([earlier_k * fading[:, :, -1:].exp(), own_k], 2)
         logits = torch.cat(rows, 2)[:, :, :T, :T]
-        plain = q_BTHD.transpose(1, 2) @ k_BSHD.transpose(1, 2).mT
-        return Dense((logits - plain) / math.sqrt(q.shape[-1]))
+        return Dense((logits - q_BHTD @ k_BHSD.mT) / math.sqrt(q.shape[-1]))
 
 
 def _after(log_f: Tensor) -> Tensor:
@@ -89,9 +89,9 @@ def _within(q: Tensor, k: Tensor, log_f: Tensor) -> Tensor:
     while size < q.shape[3]:
         late_q = q.unflatten(3, (-1, 2, size))[..., 1, :, :]
         early_k = k.unflatten(3, (-1, 2, size))[..., 0, :, :]
-        early_log_f, late_log_f = log_f.unflatten(3, (-1, 2, size)).unbind(-3)
-        faded_q = late_q * late_log_f.cumsum(-2).exp()
-        faded_k = early_k * _after(early_log_f).exp()
+        log_f_2 = log_f.unflatten(3, (-1, 2, size))
+        faded_q = late_q * log_f_2[..., 1, :, :].cumsum(-2).exp()
+        faded_k = early_k * _after(log_f_2[..., 0, :, :]).exp()
         early, late = logits.unflatten(3, (-1, 2)).unbind(4)
         corner = torch.cat([faded_q @ faded_k.mT, late], -1)
         logits = torch.cat([F.pad(early, (0, size)), corner], -2)
