@@ -57,7 +57,7 @@ class Bench:
         """Raise :class:`ConfigError` where the bench itself decides a key, or where one that
         changes the recipe would mix with the records of the unchanged one.
         """
-        fixed = ("task=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
+        fixed = ("model=", "task=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
         if wrong := [word for word in self.overrides if word.lstrip("+~").startswith(fixed)]:
             raise ConfigError(
                 f"{wrong[0]} is no word of a bench: models are given by name or as "
