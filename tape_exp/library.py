@@ -181,8 +181,7 @@ def compare(
     dimensions: dict[str, Any] = {"rows": {"model": [*rows]}, "figures": [*DRAWN]}
     title = ", ".join({task_title(one["config"]["task"]): 0 for one in records})
     artifact = Artifact(name="", title=title, **dimensions)
-    view = View(artifact, config["scale"], records)
-    view.runs = lambda row, column=None: rows[row.labels["model"]]  # type: ignore[method-assign]
+    view = View(artifact, config["scale"], records, runs_of=lambda row: rows[row.labels["model"]])
     one_task = len({one["config"]["task"]["name"] for one in records}) == 1
     draw = next((draw for _, draw in figures(view)), None) if one_task else None
     table = _means(table[[*filter(is_result, table)]], records, experiments)

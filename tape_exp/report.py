@@ -68,7 +68,7 @@ def write(folder: Path) -> None:
     for artifact, shown, found in pages.judged(records):
         judgements += found
         write_page(folder, artifact, shown, found)
-    mine = compare.kept(Path("runs") / ".compare" / "tables")
+    mine = compare.saved(Path("runs") / ".compare" / "tables")
     links = []
     for artifact in mine:
         try:

@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tape_exp.experiments.execute import add_options
@@ -101,7 +102,7 @@ def compare_models(options: argparse.Namespace) -> int:
     chosen = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
     own = Path(*chosen or ["runs"]).expanduser()
     into = folders.RESULTS if options.record else own / ".compare"
-    artifact.name = compare.free_name(artifact, into, options.name)
+    artifact = replace(artifact, name=compare.free_name(artifact, into, options.name))
     status = 0
     view = compare.view_of(artifact, compare.recorded(own, into), seeds)
     compare.check_columns(view)
@@ -122,6 +123,7 @@ def compare_models(options: argparse.Namespace) -> int:
     if not view.all_runs or view.table is None:
         print("There is no table: none of these runs is recorded.", file=sys.stderr)
         return status or 1
+    warn_of_empty_columns(view)
     paths = compare.write(view, into)
     print(f"\n{view.table.terminal()}", *paths, sep="\n")
     return status
@@ -155,6 +157,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
             table = view.table
             stem = f"{name}-{view.scale}"
             assert table is not None  # of what is shown
+            warn_of_empty_columns(view)
             write_atomically(results / "tables" / f"{stem}.csv", table.csv())
             if "tex" in formats:
                 write_atomically(results / "tables" / f"{stem}.tex", table.latex())
@@ -171,6 +174,12 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     if not written and not chosen:
         warn(f"{folders.RECORDS} has no records; tape-exp paper run adds some.")
     return 0 if written else 1
+
+
+def warn_of_empty_columns(view: View) -> None:
+    """Say which columns show a metric that no run has."""
+    for column in view.empty_columns():
+        warn(f"{view.artifact.name}: no run has what column {column} shows.")
 
 
 def write_costs(options: argparse.Namespace) -> int:

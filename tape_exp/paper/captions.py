@@ -1,6 +1,6 @@
 """What a caption adds by itself: how records differ, what they read, and what marks mean."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tape_exp.results.record import Record
@@ -11,76 +11,151 @@ if TYPE_CHECKING:
     from tape_exp.paper.view import View
 
 KNOWS_DIGITS = "†"
-TWO_SEEDS = "Where there are two seeds, brackets hold the value of each."
 
 
-def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
-    """What a caption adds: two seeds, unplanned differences between rows, corpora, commits."""
-    every = [*{run["run"]: run for found in runs.values() for run in found}.values()]
-    sentences = []
-    claims = view.artifact.claims
+def notes(view: "View") -> list[str]:
+    """The sentences that only the records can add to a caption."""
+    sentences = [note(view) for note in NOTES]
+    return [sentence for sentence in sentences if sentence]
+
+
+def two_seeds(view: "View") -> str:
+    """What the brackets of two seeds hold."""
+    if 2 not in seed_counts(view):
+        return ""
+    return "Where there are two seeds, brackets hold the value of each."
+
+
+def tested_rivals(view: "View") -> str:
+    """The rivals of the claims, where these leave out some of the models that are shown."""
     last = view.dimensions()[-1:]
-    if any(len({run["seed"] for run in found}) == 2 for found in runs.values()):
-        sentences.append(TWO_SEEDS)
     shown = {row.labels[name] for row in view.rows for name in last}
-    named = [name for claim in claims for name in claim.get("better", ["tape"])]
-    rivals = dict.fromkeys(name for claim in claims for name in claim.get("than", shown))
-    if rivals and shown - {*rivals, *named}:
-        tested = listed([*map(display_name, (name for name in rivals if name not in named))])
-        one = "The claim is" if len(claims) == 1 else "Claims are"
-        sentences.append(f"{one} tested against {tested} only.")
-    several = any(len({run["seed"] for run in found}) > 1 for found in runs.values())
-    if several and any(spec["kind"] in ("lengths", "losses") for spec in view.artifact.figures):
-        sentences.append("In the figure bands reach from the lowest seed to the highest.")
-    if any(run.get("knows_digits") for run in every):
-        sentences.append(
-            f"{KNOWS_DIGITS} is told which tokens are digits, and is no rival of the others."
-        )
-    if replaced := sorted({name for run in every for name in replaced_corpora(run)}):
-        sentences.append(
-            f"In place of {listed(replaced)}: text that Python carries, from few files and the "
-            "same for all seeds, so that intervals leave out what other text would give."
-        )
-    if same_data(every) is False:
-        sentences.append("Models of one seed read different data: they CANNOT BE COMPARED.")
-    elif any("text" in run["config"]["task"] for run in every) and same_data(every) is None:
-        sentences.append("Whether the runs of a seed read the same data is not recorded for all.")
-    declared = {word.partition("=")[0] for row in view.rows for word in row.words}
-    declared |= {w.partition("=")[0] for c in view.columns for w in c.spec.get("where", [])}
-    if differ := varying([*runs.values()], declared | {"model", "precision"}):
-        text = "; ".join(f"{key} ({', '.join(map(str, v))})" for key, v in sorted(differ.items()))
-        sentences.append(f"Rows also differ in {text}.")
-    threads = sorted({n for run in every if (n := run.get("hardware", {}).get("threads"))})
-    if len(threads) > 1:
-        sentences.append(f"The runs had {listed([*map(str, threads)])} threads.")
-    if "+" in commits(every):
-        sentences.append("+ after a commit: uncommitted changes.")
-    return sentences
+    favourites: list[str] = []
+    rivals: list[str] = []
+    for claim in view.artifact.claims:
+        favourites += claim.get("better", ["tape"])
+        rivals += claim.get("than", shown)
+    if not rivals or not shown - {*rivals, *favourites}:
+        return ""
+    names = [display_name(name) for name in dict.fromkeys(rivals) if name not in favourites]
+    claims = "The claim is" if len(view.artifact.claims) == 1 else "Claims are"
+    return f"{claims} tested against {listed(names)} only."
+
+
+def bands(view: "View") -> str:
+    """What the bands of a figure of curves are."""
+    kinds = {spec["kind"] for spec in view.artifact.figures}
+    if max(seed_counts(view), default=0) < 2 or not kinds & {"lengths", "losses"}:
+        return ""
+    return "In the figure bands reach from the lowest seed to the highest."
+
+
+def known_digits(view: "View") -> str:
+    """What the mark at a model says."""
+    if not any(run.get("knows_digits") for run in every_run(view)):
+        return ""
+    return f"{KNOWS_DIGITS} is told which tokens are digits, and is no rival of the others."
+
+
+def replaced_texts(view: "View") -> str:
+    """The corpora that were not there."""
+    corpora: set[str] = set()
+    for run in every_run(view):
+        corpora |= {*replaced_corpora(run)}
+    if not corpora:
+        return ""
+    return (
+        f"In place of {listed(sorted(corpora))}: text that Python carries, from few files and the "
+        "same for all seeds, so that intervals leave out what other text would give."
+    )
+
+
+def different_data(view: "View") -> str:
+    """Whether models are compared that read different data, or may have."""
+    runs = every_run(view)
+    same = same_data(runs)
+    if same is False:
+        return "Models of one seed read different data: they CANNOT BE COMPARED."
+    if same is None and any("text" in run.config["task"] for run in runs):
+        return "Whether the runs of a seed read the same data is not recorded for all."
+    return ""
+
+
+def undeclared_differences(view: "View") -> str:
+    """The keys in which rows differ, besides those by which the YAML tells them apart."""
+    words = [word for row in view.rows for word in row.words]
+    for column in view.columns:
+        words += column.spec.get("where", [])
+    declared = {word.partition("=")[0] for word in words}
+    differing = varying([*view.all_runs.values()], declared | {"model", "precision"})
+    texts = [f"{key} ({', '.join(map(str, differing[key]))})" for key in sorted(differing)]
+    return f"Rows also differ in {'; '.join(texts)}." if texts else ""
+
+
+def threads(view: "View") -> str:
+    """The numbers of threads, where runs had different ones."""
+    counts = {run.get("hardware", {}).get("threads") or 0 for run in every_run(view)} - {0}
+    if len(counts) < 2:
+        return ""
+    return f"The runs had {listed([str(count) for count in sorted(counts)])} threads."
+
+
+def dirty_commits(view: "View") -> str:
+    """What the mark at a commit says."""
+    marked = "+" in commits(every_run(view))
+    return "+ after a commit: uncommitted changes." if marked else ""
+
+
+NOTES = (
+    two_seeds,
+    tested_rivals,
+    bands,
+    known_digits,
+    replaced_texts,
+    different_data,
+    undeclared_differences,
+    threads,
+    dirty_commits,
+)
+
+
+def every_run(view: "View") -> list[Record]:
+    """The runs of all rows, each once."""
+    by_name: dict[str, Record] = {}
+    for runs in view.all_runs.values():
+        by_name |= {run.name: run for run in runs}
+    return [*by_name.values()]
+
+
+def seed_counts(view: "View") -> list[int]:
+    """How many seeds each row has."""
+    return [len({run.seed for run in runs}) for runs in view.all_runs.values()]
 
 
 def same_data(runs: Sequence[Record]) -> bool | None:
     """Whether all runs of a seed and a task read the same data; None where records do not tell."""
-    seen: dict[tuple[int, str], set[tuple[Any, ...]]] = {}
+    data_of: dict[tuple[int, str], set[tuple[Any, ...]]] = {}
     for run in runs:
-        seen.setdefault((run["seed"], run["config"]["task"]["name"]), set()).add(run.data)
-    for data in seen.values():
+        data_of.setdefault((run.seed, run.config["task"]["name"]), set()).add(run.data)
+    for data in data_of.values():
         versions = [version for _, version, _ in data if version is not None]
         if len(versions) > len({*versions}):
             return False
-    return True if all(len(data) == 1 for data in seen.values()) else None
+    return True if all(len(data) == 1 for data in data_of.values()) else None
 
 
 def replaced_corpora(run: Record) -> list[str]:
     """The corpora in whose place a run read built-in text."""
-    task = run["config"]["task"]
+    task = run.config["task"]
     texts = {task.get("name"): task.get("text"), **(task.get("tests") or {})}
-    return [
-        text.get("name", name)
-        for name, text in texts.items()
-        if isinstance(text, dict) and text.get("source") == "builtin"
-    ]
+    corpora = []
+    for name, text in texts.items():
+        if isinstance(text, dict) and text.get("source") == "builtin":
+            corpora.append(text.get("name", name))
+    return corpora
 
 
 def listed(words: Sequence[str]) -> str:
     """``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

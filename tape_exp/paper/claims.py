@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tape_exp.results.statistics import Difference, Value, holm, paired
-from tape_exp.results.tables import decimal, written
+from tape_exp.results.tables import decimal, span, written
 from tape_exp.settings.naming import display_name
 
 YES = "yes"
@@ -42,6 +42,16 @@ class Verdict:
     size: str = ""  # of the models
 
 
+@dataclass(frozen=True)
+class Test:
+    """A paired test of a favourite against a rival."""
+
+    __test__ = False  # pytest does not collect it
+
+    ahead: bool  # whether the favourite is, the margin granted
+    p: float | None  # None of a single pair
+
+
 @dataclass
 class Contest:
     """The statement that ``favourite`` is better than every rival at something."""
@@ -68,12 +78,15 @@ class Contest:
         """What is added to the favourite's numbers before they are compared."""
         return self.margin if self.higher else -self.margin
 
-    def test(self, rival: str) -> tuple[bool, float | None] | None:
-        """Whether it is ahead, the margin granted, and the p of that; None without a pair."""
+    def test(self, rival: str) -> Test | None:
+        """The paired test against a rival; None where the two share no seed."""
         if not {self.favourite, rival} <= self.measured.keys():
             return None
-        found = paired(shifted(self.measured[self.favourite], self.allowed), self.measured[rival])
-        return ((found.value.number > 0) == self.higher, found.p) if found else None
+        favourite = shifted(self.measured[self.favourite], self.allowed)
+        difference = paired(favourite, self.measured[rival])
+        if difference is None:
+            return None
+        return Test((difference.value.number > 0) == self.higher, difference.p)
 
     def against(self, rival: str, adjusted: float) -> str:
         """One of :data:`PRIORITY`, where p adjusted for all comparisons is as given."""
@@ -86,17 +99,16 @@ class Contest:
         test = self.test(rival)
         if test is None:
             return UNTESTED
-        ahead, p = test
         runs = [*ours.runs.values(), *theirs.runs.values()]
         lows = [run.number if run.low is None else run.low for run in runs]
         if self.floor is not None and all(low <= self.floor for low in lows):
             return FLOOR
-        if p is None:
+        if test.p is None:
             (seed,) = ours.runs.keys() & theirs.runs.keys()
             return self._by_intervals(ours.runs[seed], theirs.runs[seed])
-        if (p if ahead else adjusted) >= ALPHA:
-            return UNCLEAR
-        return YES if ahead else NO
+        if test.ahead:
+            return YES if test.p < ALPHA else UNCLEAR
+        return NO if adjusted < ALPHA else UNCLEAR
 
     def _by_intervals(self, ours: Value, theirs: Value) -> str:
         """Of single runs, or of the rounds of a timing."""
@@ -115,9 +127,10 @@ class Contest:
         """
         text = self.pair(self.measured, rivals)
         best = self._best(self.measured, rivals)
-        if best and (difference := self.difference(best)):
+        difference = self.difference(best)
+        if difference is not None:
             value = difference.value
-            sign = "+" if difference.value.number > 0 else ""
+            sign = "+" if value.number > 0 else ""
             seeds = {*self.measured[self.favourite].runs, *self.measured[best].runs}
             if value.high is not None:
                 text += f" (paired: {written(value, self.digits, sign)}, p = {difference.p:.2g})"
@@ -135,22 +148,29 @@ class Contest:
 
     def pair(self, values: Mapping[str, Value], rivals: Sequence[str], plain: bool = False) -> str:
         """The favourite and the best of these rivals, each with its value, or ``plain`` number."""
-        names = [name for name in (self.favourite, self._best(values, rivals)) if name in values]
-        shown = {name: Value(values[name].number) if plain else values[name] for name in names}
-        return ", ".join(f"{display_name(n)} {written(v, self.digits)}" for n, v in shown.items())
+        texts = []
+        for name in (self.favourite, self._best(values, rivals)):
+            if name in values:
+                value = Value(values[name].number) if plain else values[name]
+                texts.append(f"{display_name(name)} {written(value, self.digits)}")
+        return ", ".join(texts)
 
     def _best(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
         """The best of these rivals; empty where none has a value."""
         sign = 1 if self.higher else -1
-        known = [name for name in rivals if name in values]
-        return max(known, key=lambda name: sign * values[name].number) if known else ""
+        numbers = {name: sign * values[name].number for name in rivals if name in values}
+        return max(numbers, key=numbers.__getitem__) if numbers else ""
 
 
 def shifted(value: Value, by: float) -> Value:
     """A value with its ends and runs, all changed by the same amount."""
-    low, high = (None if end is None else end + by for end in (value.low, value.high))
-    runs = {seed: shifted(run, by) for seed, run in value.runs.items()}
-    return replace(value, number=value.number + by, low=low, high=high, runs=runs)
+    return replace(
+        value,
+        number=value.number + by,
+        low=None if value.low is None else value.low + by,
+        high=None if value.high is None else value.high + by,
+        runs={seed: shifted(run, by) for seed, run in value.runs.items()},
+    )
 
 
 @dataclass
@@ -159,90 +179,146 @@ class Comparison:
 
     contest: Contest
     rival: str
-    ahead: bool = False  # of the rival
-    p: float | None = None  # of the paired test
-    adjusted: float = 1.0  # for all comparisons
+    test: Test | None  # None where the two share no seed
+    adjusted: float = 1.0  # its p, for all comparisons of the claim
     outcome: str = UNTESTED
+
+    @property
+    def p(self) -> float | None:
+        """Of the paired test; None where one pair, or none, tells nothing."""
+        return None if self.test is None else self.test.p
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the favourite is ahead of the rival."""
+        return self.test is not None and self.test.ahead
 
     @property
     def decisive(self) -> float:
         """The p that is compared with 5 %: the adjusted one where the rival is ahead."""
-        return 1.0 if self.p is None else self.p if self.ahead else self.adjusted
+        if self.p is None:
+            return 1.0
+        return self.p if self.ahead else self.adjusted
 
 
 def compared(contests: Sequence[Contest]) -> list[Comparison]:
-    """Every comparison with its outcome.
-
-    The p values of all of them are adjusted together, for as many as there will be once every rival
-    has run, so that a verdict does not weaken as runs come in.
-    """
-    found = [Comparison(contest, rival) for contest in contests for rival in contest.rivals]
-    tests = [one.contest.test(one.rival) or (False, None) for one in found]
-    every = holm([1.0 if p is None else p for _, p in tests])
-    for one, (ahead, p), adjusted in zip(found, tests, every, strict=True):
-        one.ahead = ahead
-        one.p = p
-        one.adjusted = adjusted
-        one.outcome = one.contest.against(one.rival, adjusted)
-    return found
+    """Every comparison with its outcome."""
+    comparisons = []
+    for contest in contests:
+        for rival in contest.rivals:
+            comparisons.append(Comparison(contest, rival, contest.test(rival)))
+    # A comparison that has not run counts as p = 1: the family has the size that it will have when
+    # every rival has run, so that a verdict does not weaken as runs come in.
+    p_values = [1.0 if comparison.p is None else comparison.p for comparison in comparisons]
+    for comparison, adjusted in zip(comparisons, holm(p_values), strict=True):
+        comparison.adjusted = adjusted
+        comparison.outcome = comparison.contest.against(comparison.rival, adjusted)
+    return comparisons
 
 
 def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
     """The verdict of several comparisons: all must hold, and one failure refutes the claim.
 
     Our figures are those of the comparisons that decided, and the note follows them in brackets.
+
+    Example: TAPE is said to be better than RoPE and FIRE, and each has run with seeds 0 and 1.
+
+    >>> def scores(*numbers):
+    ...     return over_seeds({seed: Value(number) for seed, number in enumerate(numbers)})
+    >>> measured = {"tape": scores(5.0, 5.2), "rope": scores(1.0, 1.1), "fire": scores(9.0, 9.1)}
+    >>> contest = Contest("512 tokens", "tape", ["rope", "fire"], measured, published={})
+    >>> contest.test("rope")  # ahead by 4.00 and 4.10
+    Test(ahead=True, p=0.00785...)
+    >>> contest.test("fire")  # behind by 4.00 and 3.90
+    Test(ahead=False, p=0.00805...)
+    >>> [comparison.adjusted for comparison in compared([contest])]  # each times two
+    [0.0157..., 0.0157...]
+    >>> [comparison.outcome for comparison in compared([contest])]
+    ['yes', 'no']
+    >>> verdict = decide([contest])  # "no" comes first in PRIORITY
+    >>> verdict.holds, verdict.extent
+    ('no', '1 of 2 comparisons')
     """
     comparisons = compared(contests)
-    every = {one.outcome for one in comparisons}
-    holds = next((outcome for outcome in PRIORITY if outcome in every), UNTESTED)
-    decisive = [one for one in comparisons if one.outcome == holds]
-    ours = []
-    for contest in contests:
-        if rivals := [one.rival for one in decisive if one.contest is contest]:
-            ours.append(contest.numbers(rivals))
-    text = "; ".join(filter(None, ours))
-    known = [c.measured.get(name) for c in contests for name in (c.favourite, *c.rivals)]
-    runs = sorted({value.n for value in known if value})
-    found = Verdict(
-        paper="; ".join(filter(None, dict.fromkeys(contest.papers() for contest in contests))),
-        ours=f"{text} ({note})" if text and note else text,
+    holds = UNTESTED
+    outcomes = {comparison.outcome for comparison in comparisons}
+    for outcome in PRIORITY:
+        if outcome in outcomes:
+            holds = outcome
+            break
+    decisive = [comparison for comparison in comparisons if comparison.outcome == holds]
+    ours = numbers_of(contests, decisive)
+    if ours and note:
+        ours = f"{ours} ({note})"
+    papers = dict.fromkeys(contest.papers() for contest in contests)
+    short = shortened(decisive)
+    return Verdict(
+        paper="; ".join(filter(None, papers)),
+        ours=ours,
         holds=holds,
         extent=extent(comparisons, decisive) if holds == NO else "",
-        seeds=" to ".join(map(str, dict.fromkeys([runs[0], runs[-1]]))) if runs else "",
+        seeds=seeds_of(contests),
+        short=short.ours,
+        short_paper=short.paper,
     )
-    return replace(found, **shortened(decisive))
+
+
+def numbers_of(contests: Sequence[Contest], decisive: Sequence[Comparison]) -> str:
+    """Our figures of each contest, with the best of those rivals that decided."""
+    texts = []
+    for contest in contests:
+        rivals = [comparison.rival for comparison in decisive if comparison.contest is contest]
+        if rivals:
+            texts.append(contest.numbers(rivals))
+    return "; ".join(filter(None, texts))
+
+
+def seeds_of(contests: Sequence[Contest]) -> str:
+    """How many seeds the methods have that are compared, ``2 to 3``; empty without any."""
+    counts = set()
+    for contest in contests:
+        for name in (contest.favourite, *contest.rivals):
+            if name in contest.measured:
+                counts.add(contest.measured[name].n)
+    return span(str(min(counts)), str(max(counts))) if counts else ""
 
 
 def extent(comparisons: Sequence[Comparison], decisive: Sequence[Comparison]) -> str:
     """Which comparisons decide, where not all do: the one place of several, or how many."""
     if len(decisive) == len(comparisons):
         return ""
-    places = {one.contest.where for one in decisive}
-    if len(places) == 1 < len({one.contest.where for one in comparisons}):
-        return places.pop()
+    places = {comparison.contest.where for comparison in comparisons}
+    deciding_places = {comparison.contest.where for comparison in decisive}
+    if len(deciding_places) == 1 < len(places):
+        return deciding_places.pop()
     return f"{len(decisive)} of {len(comparisons)} comparisons"
 
 
-def shortened(decisive: Sequence[Comparison]) -> dict[str, str]:
-    """The figures of one of the comparisons that decided, ours and the paper's: of the rival that
-    is ahead with the lowest p, or where none is, of the lead with the highest.
+@dataclass(frozen=True)
+class Short:
+    """The figures of one comparison, ours and the paper's, for the overview."""
+
+    ours: str = ""
+    paper: str = ""
+
+
+def shortened(decisive: Sequence[Comparison]) -> Short:
+    """The figures of one of the comparisons that decided: of the rival that is ahead with the
+    lowest p, or where none is, of the lead with the highest.
     """
     if not decisive:
-        return {}
-    tested = [one for one in decisive if one.p is not None] or decisive
-    behind = [one for one in tested if not one.ahead]
+        return Short()
+    tested = [comparison for comparison in decisive if comparison.p is not None] or decisive
+    behind = [comparison for comparison in tested if not comparison.ahead]
     if behind:
-        one = min(behind, key=lambda one: 1.0 if one.p is None else one.p)
+        chosen = min(behind, key=lambda one: 1.0 if one.p is None else one.p)
     else:
-        one = max(tested, key=lambda one: one.p or 0.0)
-    ours = one.contest.measured
-    paper = one.contest.published
-    rivals = [one.rival]
-    told = rivals if one.rival in paper else one.contest.rivals
-    short = one.contest.pair(ours, rivals, plain=True)
-    if short and one.contest.where:
-        short = f"{one.contest.where}: {short}"
-    return {
-        "short": f"{short}, p = {one.decisive:.2g}" if one.p is not None else short,
-        "short_paper": one.contest.pair(paper, told, plain=True),
-    }
+        chosen = max(tested, key=lambda one: one.p or 0.0)
+    contest = chosen.contest
+    ours = contest.pair(contest.measured, [chosen.rival], plain=True)
+    if ours and contest.where:
+        ours = f"{contest.where}: {ours}"
+    if chosen.p is not None:
+        ours += f", p = {chosen.decisive:.2g}"
+    papers_rivals = [chosen.rival] if chosen.rival in contest.published else contest.rivals
+    return Short(ours, contest.pair(contest.published, papers_rivals, plain=True))

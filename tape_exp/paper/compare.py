@@ -15,11 +15,7 @@ from tape_exp.paper.view import Row, View, flat_list
 from tape_exp.results.derived import DERIVED, as_shown
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
-from tape_exp.results.store import (
-    merged,
-    read_records,
-    records_of_runs,
-)
+from tape_exp.results.store import merged, read_records, records_of_runs
 from tape_exp.runs.evaluation import check_metric, is_result
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, warn
@@ -40,17 +36,21 @@ def requested(
     several, extra = axes(others)
     models = settings["model"]
     (task,) = settings["task"]
-    rows = {key: {value: [f"{key}={value}"] for value in values} for key, values in several.items()}
-    rows["model"] = {model: [f"model={model}"] for model in models}
-    keys = f", with {' '.join(without_places(extra))}" if without_places(extra) else ""
+    rows = {}
+    for key, values in [*several.items(), ("model", models)]:
+        rows[key] = {value: [f"{key}={value}"] for value in values}
+    measuring = " ".join(without_places(extra))
+    keys = f", with {measuring}" if measuring else ""
+    facts = {"name": task}
     problem = where(extra).get("task.problem")
-    asked = task_title({"name": task} | ({"problem": problem} if problem else {}))
+    if problem:
+        facts["problem"] = problem
     measured = "mean over seeds ± its 95 % interval" if len(seeds) > 1 else f"seed {seeds[0]}"
     columns = {metric: {"metric": metric} for metric in map(as_shown, metrics)}
     options = [f"--metrics={','.join(metrics)}"] if metrics else []
     artifact = Artifact(
         name=name or f"compare_{task}",
-        title=f"{', '.join(map(display_name, models))} on {asked}",
+        title=f"{', '.join(map(display_name, models))} on {task_title(facts)}",
         rows=rows,
         overrides=[f"task={task}", *extra],
         columns=columns,
@@ -73,31 +73,51 @@ def view_of(
     """A comparison with the records whose config is that of today, key by key; without
     ``metrics=`` its columns are all metrics of these but diagnostics.
     """
-    some = [run for run in records if seeds is None or run["seed"] in seeds]
-    view = View(artifact, next(iter(artifact.scales)), some)
+    scale = next(iter(artifact.scales))
+    of_seeds = [run for run in records if seeds is None or run.seed in seeds]
+    view = View(artifact, scale, of_seeds)
     rows = []
+    runs = []
     for row in view.rows:
-        compose_config(view.words(row))  # a mistake is told
-        experiment = view.experiment(view.words(row))
-        assert experiment is not None  # it composes
-        keys = dict(experiment.settings)
-        if (precision := keys.pop("precision")) != "auto":
-            keys["trainer.precision"] = precision
-        rows.append(Row(row.labels, row.words, keys=keys))
-    view.rows = rows
-    runs = [run for row in rows for run in view.of_words(view.words(row), row.keys)]
-    known = [*dict.fromkeys(as_shown(metric) for run in runs for metric in run["metrics"])]
-    chosen = [*artifact.columns] or [metric for metric in known if is_result(metric)]
-    columns = {metric: column(metric, runs) for metric in chosen}
-    shown = View(replace(artifact, columns=columns), view.scale, some)
-    shown.rows = rows
-    return shown
+        row = replace(row, seeds=None, keys=settings_of(view, row))
+        rows.append(row)
+        runs += view.of_words(view.words(row), row.keys)
+    columns = {metric: column(metric, runs) for metric in metrics_of(artifact, runs)}
+    return View(replace(artifact, columns=columns), scale, of_seeds, rows=rows)
+
+
+def settings_of(view: View, row: Row) -> dict[str, Any]:
+    """Every key of a row's runs, as records have them. Raises :class:`ConfigError` where its
+    overrides do not compose.
+    """
+    overrides = view.words(row)
+    compose_config(overrides)  # a mistake is told
+    experiment = view.experiment(overrides)
+    assert experiment is not None  # it composes
+    settings = dict(experiment.settings)
+    precision = settings.pop("precision")
+    if precision != "auto":
+        settings["trainer.precision"] = precision
+    return settings
+
+
+def metrics_of(artifact: Artifact, runs: Sequence[Record]) -> list[str]:
+    """The metrics that a comparison names, or all results of its runs."""
+    if artifact.columns:
+        return [*artifact.columns]
+    metrics: list[str] = []
+    for run in runs:
+        metrics += [as_shown(metric) for metric in run["metrics"]]
+    return [*filter(is_result, dict.fromkeys(metrics))]
 
 
 def check_columns(view: View) -> None:
     """Raise :class:`ConfigError` where neither a record nor the task has a metric of a column."""
-    recorded = {metric for run in flat_list(view.all_runs.values()) for metric in run.metrics}
-    if missing := [metric for metric in view.artifact.columns if metric not in recorded]:
+    recorded: set[str] = set()
+    for run in flat_list(view.all_runs.values()):
+        recorded |= run.metrics.keys()
+    missing = [metric for metric in view.artifact.columns if metric not in recorded]
+    if missing:
         from tape_exp.training.from_config import blank_parts  # imports torch
 
         _, task = blank_parts(compose_config(view.words(view.rows[0])))
@@ -107,8 +127,8 @@ def check_columns(view: View) -> None:
 
 def column(metric: str, runs: Sequence[Record]) -> dict[str, Any]:
     """A metric as a column: two decimals of percent and perplexities, more of small numbers."""
-    size = max((abs(run.metrics.get(metric, 0.0)) for run in runs), default=0.0)
-    small = 0 < size < (1 if metric.endswith("loss") else 0.1)
+    largest = max((abs(run.metrics.get(metric, 0.0)) for run in runs), default=0.0)
+    small = 0 < largest < (1 if metric.endswith("loss") else 0.1)
     return {"metric": metric, "digits": 4 if small else 2}
 
 
@@ -165,14 +185,13 @@ def write(view: View, into: Path) -> list[Path]:
     return [path, *sorted((into / "figures").glob(f"{stem}*.svg"))]
 
 
-def kept(folder: Path) -> list[Artifact]:
+def saved(folder: Path) -> list[Artifact]:
     """The comparisons that were left in a folder."""
     artifacts = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            artifacts.append(
-                Artifact(name=path.stem, **yaml.safe_load(path.read_text(encoding="utf-8")))
-            )
+            fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+            artifacts.append(Artifact(name=path.stem, **fields))
         except TypeError:
             warn(f"{path} is of another version; the same comparison, made again, replaces it.")
     return artifacts

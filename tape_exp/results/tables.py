@@ -147,6 +147,11 @@ def written(value: Value, digits: int = 2, sign: str = "") -> str:
     return f"{number} [{', '.join(ends)}]"
 
 
+def span(low: str, high: str, between: str = " to ") -> str:
+    """``2 to 5``, and ``2`` where both ends are the same."""
+    return low if low == high else f"{low}{between}{high}"
+
+
 def decimal(number: float, digits: int, sign: str = "") -> str:
     """With that many decimals; a smaller number by its power of ten."""
     small = is_small(number, digits)

@@ -1,5 +1,6 @@
 """Verdicts on claims: by hand, by simulation, and those of the paper's own numbers."""
 
+import doctest
 from dataclasses import replace
 from itertools import product
 
@@ -36,6 +37,13 @@ def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
         if numbers
     }
     return Contest("", "t", ["b", "c"][: len(rivals)], measured, {}, **options)
+
+
+def test_the_worked_example_of_a_verdict_is_right():
+    example = {"over_seeds": over_seeds}
+    found = doctest.testmod(claims, extraglobs=example, optionflags=doctest.ELLIPSIS)
+    assert found.attempted > 5
+    assert not found.failed
 
 
 @pytest.mark.parametrize(
