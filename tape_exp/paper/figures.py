@@ -18,8 +18,9 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,15 @@ import numpy as np
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import REFERENCE, LineStyle, categorical, styles_of
-from tape_exp.paper import special
-from tape_exp.paper.view import Row, View, fill
+from tape_exp.paper import ladder
+from tape_exp.paper.view import Row, View, fill, flat_list
 from tape_exp.results.record import Record
-from tape_exp.results.statistics import Value, lead, over_seeds
+from tape_exp.results.statistics import Value
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.naming import display_name
 
-FEWEST = 3  # points that a line may join, and lengths of a curve
+FEWEST = 3  # lengths of a curve
 Draw = Callable[[Path], Path]
 
 
@@ -44,8 +45,9 @@ def figures(view: View) -> Iterator[tuple[str, Draw]]:
     """(suffix of the file's name, what draws it) of every figure that would show something."""
     for number, spec in enumerate(view.artifact.figures):
         one_of(f"figures.kind of {view.artifact.name}", spec["kind"], KINDS)
-        for suffix, draw in KINDS[spec["kind"]](view, spec):
-            yield suffix or ("" if number == 0 else f"-{spec['kind']}"), draw
+        draw = KINDS[spec["kind"]](view, spec)
+        if draw is not None:
+            yield "" if number == 0 else f"-{spec['kind']}", draw
 
 
 def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
@@ -65,16 +67,20 @@ def last_label(row: Row) -> str:
     return [*row.labels.values()][-1]
 
 
-def _grids(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
+# ---- heatmaps ----
+
+
+def _grids(view: View, spec: Mapping[str, Any]) -> Draw | None:
     panels = {}
     for row in view.rows:
         runs = [run for run in view.runs(row) if "axes" in run]
         if runs:
             grid = mean_grid(runs)
             panels[f"{display_name(last_label(row))}  {np.nanmean(grid.values):.1f} %"] = grid
-    some = [grid.values for grid in panels.values()]
-    if some and all(min(grid.shape) > 2 for grid in some) and any(np.nanmax(g) > 0 for g in some):
-        yield "", partial(plots.grids, panels, title=title_of(view))
+    are_grids = all(min(grid.values.shape) > 2 for grid in panels.values())
+    if not are_grids or not any(np.nanmax(grid.values) > 0 for grid in panels.values()):
+        return None
+    return partial(plots.grids, panels, title=title_of(view))
 
 
 def mean_grid(runs: Sequence[Record]) -> Heatmap:
@@ -83,57 +89,120 @@ def mean_grid(runs: Sequence[Record]) -> Heatmap:
     return Heatmap(values, **runs[0]["axes"])
 
 
-def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
+# ---- curves by length ----
+
+
+def _lengths(view: View, spec: Mapping[str, Any]) -> Draw | None:
     """The mean over seeds, in a band from the lowest seed to the highest."""
-    found = [places(runs[0].metrics) for runs in view.all_runs.values()]
-    many = {m: m for each in found for m in sorted(each) if len(each[m]) >= FEWEST}
     styles = styles_of(last_label(row) for row in view.rows)
+    axes = axes_of(view)
     panels = []
-    marks = (view.lookup("task.train_length") or view.lookup("task.train_letters"))[:1]
-    every = (run for runs in view.all_runs.values() for run in runs)
-    axes: dict[str, Any] = next((run["axes"] for run in every if "axes" in run), {})
-    across = axes["column_label"] if axes.get("row_label") == "" else "length"
-    parts: dict[tuple[str, ...], list[Row]] = {}
-    for row in view.rows:
-        parts.setdefault(tuple([*row.labels.values()][:-1]), []).append(row)
-    for (part, rows), (template, told) in product(parts.items(), spec.get("of", many).items()):
-        metric = fill(template, rows[0].labels)
-        x: list[int] = []
-        lines = []
-        for row in rows:
-            name = last_label(row)
-            runs = [run.metrics for run in view.runs(row)]
-            if at := next(filter(None, (places(run).get(metric) for run in runs)), None):
-                keys = [f"{metric}@{n}" for n in at]
-                x = max(x, at, key=len)
-                values = [[run[key] for key in keys] for run in runs if run.keys() >= {*keys}]
-                lines.append(mean_line(display_name(name), at, values, styles[name]))
-        if lines and metric == spec.get("guess"):
-            lines.append(best_guess(rows[0].labels["group"], x))
-        measure = metric.rpartition("/")[2].replace("_", " ")
-        percent = " (%)" if measure in axes.get("rows", ()) else ""
-        quantity = spec.get("quantity", measure + percent)
-        powers = [n for n in x if n & (n - 1) == 0]
-        ticks = powers if len(powers) > 2 or (powers and len(x) > 6) else x
-        axis: Any = {"marks": marks, "ticks": ticks[:: -1 if len(ticks) < 5 else -2], "log_x": True}
-        if spec.get("linear"):
-            axis = {"ticks": x[:: 2 if len(x) > 8 else 1]}
-        axis["ylim"] = plots.PERCENT if "%" in quantity else None
-        title = ", ".join(filter(None, [*map(display_name, part), told]))
-        words = (title, spec.get("across", across), quantity)
-        panels += [Panel(*words, lines, **axis)] if lines else []
-    if any(any(line.y) for panel in panels for line in panel.lines):
-        shared = all(panel.ylim for panel in panels)
-        yield "", partial(plots.curves, panels, title=title_of(view), shared=shared)
+    for outer_labels, rows in rows_by_outer_labels(view).items():
+        for template, heading in spec.get("of", metrics_by_length(view)).items():
+            metric = fill(template, rows[0].labels)
+            curves = [curve_of(view, row, metric, styles[last_label(row)]) for row in rows]
+            lines = [curve for curve in curves if curve is not None]
+            if not lines:
+                continue
+            longest = max(lines, key=lambda line: len(line.x))
+            lengths = [int(length) for length in longest.x]
+            if metric == spec.get("guess"):
+                lines.append(best_guess(rows[0].labels["group"], lengths))
+            title = ", ".join(filter(None, [*map(display_name, outer_labels), heading]))
+            panels.append(length_panel(view, spec, axes, title, metric, lengths, lines))
+    if not has_heights(panels):
+        return None
+    shared = all(panel.ylim for panel in panels)
+    return partial(plots.curves, panels, title=title_of(view), shared=shared)
 
 
-def places(metrics: Mapping[str, float]) -> dict[str, list[int]]:
-    """Metric -> the lengths, or layers, at which a run has it, ascending."""
-    found: dict[str, list[int]] = {}
+def has_heights(panels: Sequence[Panel]) -> bool:
+    """Whether some line has a number that is not 0."""
+    lines = [line for panel in panels for line in panel.lines]
+    return any(any(line.y) for line in lines)
+
+
+def metrics_by_length(view: View) -> dict[str, str]:
+    """Every metric with enough lengths to join, with itself as the title of its panel."""
+    titles: dict[str, str] = {}
+    for runs in view.all_runs.values():
+        lengths = lengths_of(runs[0].metrics)
+        titles |= {metric: metric for metric in sorted(lengths) if len(lengths[metric]) >= FEWEST}
+    return titles
+
+
+def lengths_of(metrics: Mapping[str, float]) -> dict[str, list[int]]:
+    """Metric -> the lengths, or layers, at which a run has it, ascending: ``val/loss@64`` and
+    ``val/loss@128`` are ``{"val/loss": [64, 128]}``.
+    """
+    lengths: dict[str, list[int]] = {}
     for name in metrics:
-        if match := re.fullmatch(r"(.+)@(\d+)", name):
-            found.setdefault(match[1], []).append(int(match[2]))
-    return {name: sorted(numbers) for name, numbers in found.items()}
+        match = re.fullmatch(r"(.+)@(\d+)", name)
+        if match:
+            lengths.setdefault(match[1], []).append(int(match[2]))
+    return {metric: sorted(numbers) for metric, numbers in lengths.items()}
+
+
+def axes_of(view: View) -> dict[str, Any]:
+    """What the heatmap of a run calls its axes; empty where no run has one."""
+    for run in flat_list(view.all_runs.values()):
+        if "axes" in run:
+            return run["axes"]
+    return {}
+
+
+def rows_by_outer_labels(view: View) -> dict[tuple[str, ...], list[Row]]:
+    """The rows by their labels of all dimensions but the last: each has a panel."""
+    rows: dict[tuple[str, ...], list[Row]] = {}
+    for row in view.rows:
+        *outer, _ = row.labels.values()
+        rows.setdefault(tuple(outer), []).append(row)
+    return rows
+
+
+def curve_of(view: View, row: Row, metric: str, style: LineStyle) -> Line | None:
+    """A metric of a row's runs by length, of those that have it at every length of the first."""
+    runs = [run.metrics for run in view.runs(row)]
+    lengths: list[int] = []
+    for metrics in runs:
+        lengths = lengths or lengths_of(metrics).get(metric, [])
+    if not lengths:
+        return None
+    names = [f"{metric}@{length}" for length in lengths]
+    values = [[metrics[name] for name in names] for metrics in runs if metrics.keys() >= {*names}]
+    return mean_line(display_name(last_label(row)), lengths, values, style)
+
+
+def length_panel(
+    view: View,
+    spec: Mapping[str, Any],
+    axes: Mapping[str, Any],
+    title: str,
+    metric: str,
+    lengths: Sequence[int],
+    lines: list[Line],
+) -> Panel:
+    """The panel of a metric, with the trained length marked on a logarithmic axis."""
+    measure = metric.rpartition("/")[2].replace("_", " ")
+    percent = " (%)" if measure in axes.get("rows", ()) else ""
+    quantity = spec.get("quantity", measure + percent)
+    across = axes["column_label"] if axes.get("row_label") == "" else "length"
+    trained = view.lookup("task.train_length") or view.lookup("task.train_letters")
+    axis: Any = {"marks": trained[:1], "ticks": length_ticks(lengths), "log_x": True}
+    if spec.get("linear"):
+        axis = {"ticks": lengths[::2] if len(lengths) > 8 else lengths}
+    axis["ylim"] = plots.PERCENT if "%" in quantity else None
+    return Panel(title, spec.get("across", across), quantity, lines, **axis)
+
+
+def length_ticks(lengths: Sequence[int]) -> Sequence[int]:
+    """The lengths with a number on a logarithmic axis: the powers of two, where there are enough
+    of them; of more than four every other one, from the longest.
+    """
+    powers = [length for length in lengths if length & (length - 1) == 0]
+    enough = len(powers) > 2 or (powers and len(lengths) > 6)
+    ticks = powers if enough else lengths
+    return ticks[::-1] if len(ticks) < 5 else ticks[::-2]
 
 
 def best_guess(group: str, lengths: Sequence[int]) -> Line:
@@ -141,14 +210,16 @@ def best_guess(group: str, lengths: Sequence[int]) -> Line:
     from tape_exp.data.groups import GROUPS
 
     guess = 100 * GROUPS[group]().guess(lengths[-1])
-    begins = [0, *lengths[:-1]]
-    best = [float(guess[a:b].mean()) for a, b in zip(begins, lengths, strict=True)]
+    best = [float(guess[begin:end].mean()) for begin, end in pairwise([0, *lengths])]
     return Line("best guess", lengths, best, style=REFERENCE)
 
 
-def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
+# ---- losses ----
+
+
+def _losses(view: View, spec: Mapping[str, Any]) -> Draw | None:
     """The mean over seeds, in a band from the lowest seed to the highest."""
-    panels: dict[str, list[Line]] = {}
+    lines: dict[str, list[Line]] = {}
     styles = styles_of(last_label(row) for row in view.rows)
     for row in view.rows:
         labels = dict(row.labels)
@@ -157,47 +228,70 @@ def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         if panel:
             name = ", ".join(f"{key} {label}" for key, label in labels.items())
         style = styles.setdefault(name, categorical(len(styles)))
-        curves = [run["curves"].get("val/loss") for run in view.runs(row) if "curves" in run]
-        by_step = [dict(zip(c["step"], c["value"], strict=True)) for c in curves if c]
-        if steps := sorted(set.intersection(*map(set, by_step))) if by_step else []:
-            values = [[curve[step] for step in steps] for curve in by_step]
-            line = mean_line(display_name(name), steps, values, style)
-            panels.setdefault(display_name(panel), []).append(line)
-    words = ("step", "validation loss (nats)")
-    every = [Panel(title, *words, lines, log_y=True) for title, lines in panels.items()]
-    if every:
-        yield "", partial(plots.curves, every, title=title_of(view))
+        line = loss_line(display_name(name), view.runs(row), style)
+        if line is not None:
+            lines.setdefault(display_name(panel), []).append(line)
+    if not lines:
+        return None
+    axes = ("step", "validation loss (nats)")
+    panels = [Panel(title, *axes, of_panel, log_y=True) for title, of_panel in lines.items()]
+    return partial(plots.curves, panels, title=title_of(view))
 
 
-def _parts(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
+def loss_line(name: str, runs: Sequence[Record], style: LineStyle) -> Line | None:
+    """The validation loss of runs at the steps that all have; None where there is none."""
+    curves = []
+    for run in runs:
+        curve = run.get("curves", {}).get("val/loss")
+        if curve:
+            curves.append(dict(zip(curve["step"], curve["value"], strict=True)))
+    if not curves:
+        return None
+    steps = sorted(set.intersection(*map(set, curves)))
+    if not steps:
+        return None
+    values = [[by_step[step] for step in steps] for by_step in curves]
+    return mean_line(name, steps, values, style)
+
+
+# ---- points by label ----
+
+
+@dataclass(frozen=True)
+class PartsPanel:
+    """A panel of ``parts``: a label of the first dimension, and the column that is drawn."""
+
+    label: str
+    heading: str
+
+
+def _parts(view: View, spec: Mapping[str, Any]) -> Draw | None:
     """Means over seeds and their intervals, of models that have at least two of the labels."""
     across = spec["across"]
-    (outer, *_) = view.dimensions()
-    labels = [*dict.fromkeys(row.labels[across] for row in view.rows)]
-    groups: dict[tuple[str, str], dict[str, dict[str, Value]]] = {}
+    labels = list(dict.fromkeys(row.labels[across] for row in view.rows))
+    points: dict[PartsPanel, dict[str, dict[str, Value]]] = {}
     for heading in spec["of"]:
-        (column,) = [each for each in view.columns if each.name == heading]
+        (column,) = (column for column in view.columns if column.name == heading)
         for row in view.rows:
+            panel = PartsPanel(row.labels[view.dimensions()[0]], heading)
             value = view.cell(row, column)
-            part = row.labels[outer]
-            if isinstance(value, Value) and part in spec["panels"]:
-                points = groups.setdefault((part, heading), {}).setdefault(last_label(row), {})
-                points[row.labels[across]] = value
-    compared = {
-        panel: {name: points for name, points in models.items() if len(points) > 1}
-        for panel, models in groups.items()
-    }
-    styles = styles_of(name for models in compared.values() for name in models)
-    panels = [
-        parts_panel(*panel, models, labels, styles) for panel, models in compared.items() if models
-    ]
-    if panels:
-        yield "", partial(plots.curves, panels, title=title_of(view), shared=False)
+            if isinstance(value, Value) and panel.label in spec["panels"]:
+                of_model = points.setdefault(panel, {}).setdefault(last_label(row), {})
+                of_model[row.labels[across]] = value
+    several: dict[PartsPanel, dict[str, dict[str, Value]]] = {}
+    for panel, models in points.items():
+        for model, values in models.items():
+            if len(values) > 1:
+                several.setdefault(panel, {})[model] = values
+    if not several:
+        return None
+    styles = styles_of(model for models in several.values() for model in models)
+    panels = [parts_panel(panel, models, labels, styles) for panel, models in several.items()]
+    return partial(plots.curves, panels, title=title_of(view), shared=False)
 
 
 def parts_panel(
-    title: str,
-    quantity: str,
+    panel: PartsPanel,
     models: Mapping[str, Mapping[str, Value]],
     labels: Sequence[str],
     styles: Mapping[str, LineStyle],
@@ -208,111 +302,67 @@ def parts_panel(
         aside = 0.6 * ((number + 0.5) / len(models) - 0.5)
         x = [labels.index(label) + aside for label in points]
         values = points.values()
-        y, low, high = ([getattr(v, end) for v in values] for end in ("number", "low", "high"))
+        y = [value.number for value in values]
+        low = [value.low for value in values]
+        high = [value.high for value in values]
         lines.append(Line(display_name(model), x, y, low, high, styles[model], joined=False))
     words = [label.replace("_", "\n") for label in labels]
     axis: Any = {"ticks": [*range(len(labels))], "ticklabels": words, "bars": True}
-    axis["ylim"] = plots.PERCENT if "%" in quantity else None
-    return Panel(title, "", quantity, lines, **axis)
+    axis["ylim"] = plots.PERCENT if "%" in panel.heading else None
+    return Panel(panel.label, "", panel.heading, lines, **axis)
 
 
-def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
+# ---- figures of one artifact ----
+
+
+def _ladder(view: View, spec: Mapping[str, Any]) -> Draw | None:
     """Extra length by trained digits, and TAPE's paired lead, with the paper's points."""
-    papers = special.paper_extra_lengths()
-    runs: dict[str, dict[int, Value]] = {}
-    (claim,) = view.artifact.claims
-    sizes = claim["rows"]["size"]
-    for row in view.rows:
-        found = [run for run in view.runs(row) if "extra_length" in run.metrics]
-        if row.labels["size"] in sizes and found:
-            values = {run["seed"]: Value(run.metrics["extra_length"]) for run in found}
-            digits = found[0]["config"]["task"]["train_digits"]
-            runs.setdefault(row.labels["model"], {})[digits] = over_seeds(values)
-    points = {model: {n: v for (m, n), v in papers.items() if m == model} for model in runs}
-    leads = {}
-    apart = {}
-    for rival in [name for name in claim["than"] if {"tape", name} <= runs.keys()]:
-        shared = sorted(runs["tape"].keys() & runs[rival].keys())
-        pairs = {n: lead(runs["tape"][n], runs[rival][n]) for n in shared}
-        leads[rival] = {n: v if v.n > 2 else Value(v.number) for n, v in pairs.items() if v}
-        both = points["tape"].keys() & points[rival].keys()
-        apart[rival] = {n: points["tape"][n] - points[rival][n] for n in sorted(both)}
-    panels = [
-        ladder_panel(name, quantity, ours, paper)
-        for name, quantity, ours, paper in (
-            ("beyond the trained digits", "extra length (fraction)", runs, points),
-            ("TAPE's lead over others, paired by seed", "difference", leads, apart),
-        )
-        if any(ours.values())
-    ]
+    panels = ladder.panels_of(view)
+    if not panels:
+        return None
     title = f"{view.artifact.title} (open: the paper, one seed)"
-    if panels:
-        yield "", partial(plots.curves, panels, title=title, shared=False)
+    return partial(plots.curves, panels, title=title, shared=False)
 
 
-def ladder_panel(
-    title: str,
-    quantity: str,
-    ours: Mapping[str, Mapping[int, Value]],
-    paper: Mapping[str, Mapping[int, float]],
-) -> Panel:
-    """The points of each model side by side; intervals do not stretch the vertical axis."""
-    styles = styles_of(ours)
-    lines = []
-    for place, (model, by_digits) in enumerate(ours.items()):
-        beside = 1.025 ** (place - len(ours) / 2)
-        own = [n * beside for n in by_digits]
-        values = by_digits.values()
-        low, high = (
-            [None if v.pair else getattr(v, end) for v in values] for end in ("low", "high")
-        )
-        joined = len(own) >= FEWEST
-        name = display_name(model)
-        if own:
-            y = [value.number for value in values]
-            lines.append(Line(name, own, y, low, high, styles[model], joined=joined))
-        x = [n * beside for n in paper[model]]
-        how: Any = {"style": styles[model], "joined": False, "hollow": True}
-        lines.append(Line("", x, [*paper[model].values()], **how))
-    places = sorted({n for each in (*ours.values(), *paper.values()) for n in each})
-    numbers = [y for line in lines for y in line.y]
-    margin = 0.15 * (max(numbers) - min(numbers))
-    axis: Any = {"ticks": places, "ylim": (min(numbers) - margin, max(numbers) + margin)}
-    return Panel(title, "trained digits", quantity, lines, log_x=True, bars=True, **axis)
-
-
-def _matrices(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
+def _matrices(view: View, spec: Mapping[str, Any]) -> Draw | None:
     """A panel a layer, on one scale."""
     runs = view.runs(view.rows[0]) if view.rows else []
-    panels = {
-        f"layer {name.split('@')[1]}": np.array(rows, float)
-        for run in runs[:1]
-        for name, rows in run.get("matrices", {}).items()
-        if name.startswith(spec["which"])
-    }
-    if panels:
-        title = f"{title_of(view)}, seed {runs[0]['seed']}"
-        label = dict.fromkeys(panels, "E·Eᵀ")
-        yield "", partial(plots.matrices, panels, title=title, label=label)
+    panels = {}
+    for name, matrix in (runs[0].get("matrices", {}) if runs else {}).items():
+        if name.startswith(spec["which"]):
+            panels[f"layer {name.split('@')[1]}"] = np.array(matrix, float)
+    if not panels:
+        return None
+    title = f"{title_of(view)}, seed {runs[0].seed}"
+    return partial(plots.matrices, panels, title=title, label=dict.fromkeys(panels, "E·Eᵀ"))
 
 
-def _pattern(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
+def _pattern(view: View, spec: Mapping[str, Any]) -> Draw | None:
     """E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
-    first = {last_label(row): runs[0] for row in view.rows if (runs := view.runs(row))}
-    if {"tape", "rope"} <= first.keys():
-        layer = max(int(name.split("@")[1]) for name in first["tape"]["matrices"])
-        tape, rope = (
-            {kind: np.array(first[m]["matrices"][f"{kind}@{layer}"], float) for kind in plots.KINDS}
-            for m in ("tape", "rope")
-        )
-        panels = {"E·Eᵀ of TAPE": tape["products"], "E·Eᵀ of RoPE": rope["products"]}
-        label = dict.fromkeys(panels, "E·Eᵀ") | {"attention, TAPE − RoPE": "difference"}
-        panels["attention, TAPE − RoPE"] = plots.causal(tape["attention"] - rope["attention"])
-        title = f"{title_of(view)}, layer {layer}, seed {first['tape']['seed']}"
-        yield "", partial(plots.matrices, panels, title=title, label=label)
+    first = {}
+    for row in view.rows:
+        runs = view.runs(row)
+        if runs:
+            first[last_label(row)] = runs[0]
+    if not {"tape", "rope"} <= first.keys():
+        return None
+    layer = max(int(name.split("@")[1]) for name in first["tape"]["matrices"])
+
+    def matrix(model: str, kind: str) -> np.ndarray:
+        return np.array(first[model]["matrices"][f"{kind}@{layer}"], float)
+
+    difference = "attention, TAPE − RoPE"
+    panels = {
+        "E·Eᵀ of TAPE": matrix("tape", "products"),
+        "E·Eᵀ of RoPE": matrix("rope", "products"),
+        difference: plots.causal(matrix("tape", "attention") - matrix("rope", "attention")),
+    }
+    label = {**dict.fromkeys(panels, "E·Eᵀ"), difference: "difference"}
+    title = f"{title_of(view)}, layer {layer}, seed {first['tape'].seed}"
+    return partial(plots.matrices, panels, title=title, label=label)
 
 
-KINDS: dict[str, Callable[[View, Mapping[str, Any]], Iterator[tuple[str, Draw]]]] = {
+KINDS: dict[str, Callable[[View, Mapping[str, Any]], Draw | None]] = {
     "grids": _grids,
     "lengths": _lengths,
     "losses": _losses,

@@ -1,9 +1,8 @@
 """What a few artifacts need beyond their YAML: ranks, choices, records of other programs."""
 
-import itertools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,8 @@ from tape_exp.settings.errors import ConfigError
 if TYPE_CHECKING:
     from tape_exp.paper.view import View
 
+PAPERS_FIGURES = {20: "fig_addition_20", 40: "fig_addition"}  # of addition, by trained digits
+
 # ---- tables that need more than their YAML ----
 
 
@@ -31,8 +32,6 @@ def ranked(view: "View", table: Table) -> Table:
     """A table by the mean rank over the columns with a key ``rank``, ``lower`` or ``higher`` being
     the better, among the models that have all of them, by the seeds that all have.
     """
-    from scipy.stats import rankdata  # half a second to import
-
     columns = [column for column in view.columns if column.spec.get("rank")]
     better = {column.spec["rank"] for column in columns}
     if not columns or not better <= {"lower", "higher"}:
@@ -40,30 +39,51 @@ def ranked(view: "View", table: Table) -> Table:
             f"conf/paper/{view.artifact.name}.yaml: finish: ranked needs rank: lower or rank: "
             "higher in each column whose ranks count."
         )
-    values = {}
-    cells = []
-    for row, cell in zip(view.rows, table.rows, strict=True):
-        model = row.labels["model"]
-        runs = [view.runs(row, column) for column in columns]
-        if all(runs):
-            values[model] = [view.cell(row, column).runs for column in columns]  # type: ignore[union-attr]
-        sizes = " / ".join(f"{each[0]['parameters'] / 1000:.0f}" for each in runs if each)
-        seeds = " / ".join(str(len(each)) for each in runs)
-        cells.append({**cell, "parameters (thousands)": sizes, "seeds": seeds})
-    seeds_of = [set(runs) for each in values.values() for runs in each]
-    ranks = {}
-    if common := set.intersection(*seeds_of) if seeds_of else None:
-        means = [[mean(runs[s].number for s in common) for runs in row] for row in values.values()]
-        signs = [1 if column.spec["rank"] == "lower" else -1 for column in columns]
-        order = rankdata(np.array(means) * signs, axis=0)
-        ranks = dict(zip(values, map(float, order.mean(1)), strict=True))
-    for row, cell in zip(view.rows, cells, strict=True):
+    ranks = mean_ranks(view, columns)
+    rows = []
+    for row, cells in zip(view.rows, table.rows, strict=True):
+        sizes = []
+        seeds = []
+        for column in columns:
+            runs = view.runs(row, column)
+            seeds.append(str(len(runs)))
+            if runs:
+                sizes.append(f"{runs[0]['parameters'] / 1000:.0f}")
         rank = ranks.get(row.labels["model"])
-        cell["mean rank"] = None if rank is None else Value(rank)
-    cells.sort(key=lambda cell: ranks.get(str(cell["model"]), float("inf")))
-    first, *rest = table.columns
-    columns = [first, Column("mean rank"), *rest[:-2], Column("parameters (thousands)"), *rest[-2:]]
-    return replace(table, rows=cells, columns=columns)
+        further: dict[str, Cell] = {
+            "parameters (thousands)": " / ".join(sizes),
+            "seeds": " / ".join(seeds),
+            "mean rank": None if rank is None else Value(rank),
+        }
+        rows.append({**cells, **further})
+    rows.sort(key=lambda cells: ranks.get(str(cells["model"]), float("inf")))
+    model, *measured, scale, commit = table.columns
+    size = Column("parameters (thousands)")
+    return replace(
+        table, rows=rows, columns=[model, Column("mean rank"), *measured, size, scale, commit]
+    )
+
+
+def mean_ranks(view: "View", columns: Sequence[Column]) -> dict[str, float]:
+    """Model -> its mean rank over columns, 1 the best; empty where no seed is shared by all."""
+    from scipy.stats import rankdata  # half a second to import
+
+    by_seed: dict[str, list[Mapping[int, Value]]] = {}
+    for row in view.rows:
+        values = [view.cell(row, column) for column in columns]
+        if all(view.runs(row, column) for column in columns):
+            by_seed[row.labels["model"]] = [value.runs for value in values]  # type: ignore[union-attr]
+    every = [set(runs) for of_model in by_seed.values() for runs in of_model]
+    seeds = set.intersection(*every) if every else set()
+    if not seeds:
+        return {}
+    signs = [1 if column.spec["rank"] == "lower" else -1 for column in columns]
+    means = np.zeros((len(by_seed), len(columns)))
+    for i, of_model in enumerate(by_seed.values()):
+        for j, runs in enumerate(of_model):
+            means[i, j] = mean(runs[seed].number for seed in seeds)
+    ranks = rankdata(means * signs, axis=0).mean(1)
+    return dict(zip(by_seed, map(float, ranks), strict=True))
 
 
 def chosen(view: "View", table: Table) -> Table:
@@ -71,39 +91,47 @@ def chosen(view: "View", table: Table) -> Table:
     to choose from.
     """
     losses: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
-
-    def others(labels: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(labels[name] for name in view.dimensions() if name != "rate")
-
+    others = [name for name in view.dimensions() if name != "rate"]
     for row in view.rows:
-        found = {run["seed"]: run["metrics"]["val/loss"] for run in view.runs(row)}
-        losses.setdefault(others(row.labels), {})[row.labels["rate"]] = found
+        by_rate = losses.setdefault(tuple(row.labels[name] for name in others), {})
+        by_rate[row.labels["rate"]] = {
+            run.seed: run["metrics"]["val/loss"] for run in view.runs(row)
+        }
     rows = []
     for cells in table.rows:
-        by_rate = losses[others(cells)]
-        edge = cells["rate"] in (min(by_rate, key=float), max(by_rate, key=float))
-        told = "yes, at the edge" if edge else "yes"
-        best = len(by_rate) > 1 and cells["rate"] == lowest(by_rate)
-        rows.append({**cells, "chosen": told if best else ""})
+        by_rate = losses[tuple(str(cells[name]) for name in others)]
+        rate = cells["rate"]
+        mark = ""
+        if len(by_rate) > 1 and rate == lowest(by_rate):
+            at_edge = rate in (min(by_rate, key=float), max(by_rate, key=float))
+            mark = "yes, at the edge" if at_edge else "yes"
+        rows.append({**cells, "chosen": mark})
     columns = [*table.columns[:-3], Column("chosen"), *table.columns[-3:]]
     return replace(table, rows=rows, columns=columns)
 
 
 def answers(view: "View") -> Table | None:
     """tab_quality_examples: the first questions of QuALITY, and what each model answers."""
-    samples = {
-        row.labels["model"]: {s["id"]: s for s in runs[0]["samples"]}
-        for row in view.rows
-        if (runs := view.runs(row))
-    }
-    rows = []
+    samples: dict[str, dict[str, Any]] = {}
+    for row in view.rows:
+        runs = view.runs(row)
+        if runs:
+            samples[row.labels["model"]] = {sample["id"]: sample for sample in runs[0]["samples"]}
+    rows: list[dict[str, Cell]] = []
     for name, sample in next(iter(samples.values()), {}).items():
         texts = {"question": sample["question"], "reference": sample["references"]}
-        texts |= {m: each[name]["prediction"] for m, each in samples.items() if name in each}
-        rows.append({key: " ".join(t.split()).replace("|", "/") for key, t in texts.items()})
-    columns = [*map(Column, ("question", "reference"))]
-    columns += [Column("{model}", {}, "ours", {"model": m}) for m in samples]
+        for model, of_model in samples.items():
+            if name in of_model:
+                texts[model] = of_model[name]["prediction"]
+        rows.append({key: on_one_line(text) for key, text in texts.items()})
+    columns = [Column("question"), Column("reference")]
+    columns += [Column("{model}", {}, "ours", {"model": model}) for model in samples]
     return Table(columns, rows, ["question"], view.caption()) if rows else None
+
+
+def on_one_line(text: str) -> str:
+    """A text as a cell: without line breaks, and without the pipe of Markdown's tables."""
+    return " ".join(text.split()).replace("|", "/")
 
 
 # ---- records that are not those of runs ----
@@ -113,11 +141,14 @@ def speed_records(scale: str) -> list[dict[str, Any]]:
     """What :mod:`benchmarks.speed` measured, a record a machine: on GPUs under scale small, on
     processors, which are named with their threads, under smoke.
     """
-    on = {"smoke": True, "small": False}.get(scale)
     path = folders.RESULTS / "speed.jsonl"
-    records = [value for _, value in read_jsonl(path)] if path.exists() else []
-    of_speed = [record for record in records if record and record["benchmark"] == "speed"]
-    return [each for each in of_speed if str(each["machine"]).endswith(" threads") is on]
+    records = []
+    for _, record in read_jsonl(path) if path.exists() else ():
+        if record and record["benchmark"] == "speed":
+            on_processor = str(record["machine"]).endswith(" threads")
+            if scale == ("smoke" if on_processor else "small"):
+                records.append(record)
+    return records
 
 
 def fastest(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -140,9 +171,9 @@ def speed(view: "View") -> Table | None:
     """tab_speed: the fastest backend of each encoding."""
     paper = view.artifact.paper["time_ms"]
     rows = []
-    for record, row in [(r, row) for r in speed_records(view.scale) for row in fastest(r)]:
-        rows.append(
-            {
+    for record in speed_records(view.scale):
+        for row in fastest(record):
+            cells: dict[str, Cell] = {
                 "machine": record["machine"],
                 "what": row["what"],
                 "T": str(row["T"]),
@@ -152,9 +183,9 @@ def speed(view: "View") -> Table | None:
                 "ms": timed(row),
                 "/ RoPE": Value(row["ratio_to_rope"]),
             }
-        )
-        if row["what"] == "core" and not row["backward"] and row["encoding"] in paper:
-            rows[-1]["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
+            if row["what"] == "core" and not row["backward"] and row["encoding"] in paper:
+                cells["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
+            rows.append(cells)
     labels = ["machine", "what", "T", "mode", "model"]
     names = (*labels, "backend", "ms", "/ RoPE", "paper / RoPE")
     head = [Column(name, {"digits": 3} if name == "ms" else {}) for name in names]
@@ -168,22 +199,24 @@ def speed_verdict(view: "View", claim: Mapping[str, Any]) -> "claims.Verdict":
     published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
     (favourite,) = claim.get("better", ["tape"])
     rivals = claim["than"]
-    times = {"": dict[str, Value]()}
-    for record in speed_records("small"):
-        rows = [r for r in fastest(record) if r["what"] == "core" and not r["backward"]]
-        longest = max((row["T"] for row in rows), default=0)
-        times[f"fastest backends, {record['machine']}, {longest} tokens, ms"] = {
-            row["encoding"]: timed(row) for row in rows if row["T"] == longest
-        }
-    shown = {where: found for where, found in times.items() if found} or {"": {}}
     contests = []
-    for where, found in shown.items():
-        longest = max((found[name].number for name in rivals if name in found), default=0.0)
-        margin = claim.get("margin", 0.0) * longest
-        names = (where, favourite, rivals)
-        contest = claims.Contest(*names, found, published, "A100, ms", False, None, 3, margin)
-        contests.append(contest)
-    return replace(claims.decide(contests), seeds="rounds of one machine" if len(times) > 1 else "")
+    records = speed_records("small")
+    for record in records:
+        rows = [row for row in fastest(record) if row["what"] == "core" and not row["backward"]]
+        if rows:
+            length = max(row["T"] for row in rows)
+            measured = {row["encoding"]: timed(row) for row in rows if row["T"] == length}
+            where = f"fastest backends, {record['machine']}, {length} tokens, ms"
+            contests.append(claims.Contest(where, favourite, rivals, measured, published))
+    seeds = "rounds of one machine" if records else ""
+    contests = contests or [claims.Contest("", favourite, rivals, {}, published)]
+    for contest in contests:
+        times = [contest.measured[name].number for name in rivals if name in contest.measured]
+        contest.margin = claim.get("margin", 0.0) * max(times, default=0.0)
+        contest.published_where = "A100, ms"
+        contest.higher = False
+        contest.digits = 3
+    return replace(claims.decide(contests), seeds=seeds)
 
 
 def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], Table | None]:
@@ -194,18 +227,16 @@ def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], 
         if not path.exists():
             return None
         report = json.loads(path.read_text(encoding="utf-8"))
-        facts = report["theorem"]
-        more = (
-            facts
-            | facts["exhaustive"]
-            | {
-                "longest": facts["lengths"][-1],
-                "never": f"{facts['never'][-1]:.2f}",
-                "seconds": f"{facts['seconds']:.2f}",
-                "cpu": report["hardware"]["cpu"],
-            }
-        )
-        caption = re.sub(r"\{(\w+)\}", lambda m: str(more[m[1]]), view.artifact.caption)
+        theorem = report["theorem"]
+        facts = {
+            **theorem,
+            **theorem["exhaustive"],
+            "longest": theorem["lengths"][-1],
+            "never": f"{theorem['never'][-1]:.2f}",
+            "seconds": f"{theorem['seconds']:.2f}",
+            "cpu": report["hardware"]["cpu"],
+        }
+        caption = re.sub(r"\{(\w+)\}", lambda m: str(facts[m[1]]), view.artifact.caption)
         return replace(make(report), caption=f"{view.artifact.title}. {caption}")
 
     return table
@@ -213,15 +244,17 @@ def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], 
 
 def theorem(report: Mapping[str, Any]) -> Table:
     """theory: accuracy of the construction, as printed, partly and wholly repaired."""
-    found = report["theorem"]
+    lengths = report["theorem"]["lengths"]
     rows = []
-    for name, form in found["forms"].items():
+    for name, form in report["theorem"]["forms"].items():
         row: dict[str, Cell] = {"construction": name}
-        for n, share in [*zip(found["lengths"], form["identity"], strict=True)][3::4]:
-            row[f"identities right {n} (%)"] = Value(share)
+        for i in range(3, len(lengths), 4):
+            row[f"identities right {lengths[i]} (%)"] = Value(form["identity"][i])
         row["positions right (%)"] = Value(form["all"][-1])
-        row |= {"exact labels (%)": Value(form["exact"]), "margin": Value(form["margin"])}
-        rows.append(row | {"commit": commits([dict(report)])})
+        row["exact labels (%)"] = Value(form["exact"])
+        row["margin"] = Value(form["margin"])
+        row["commit"] = commits([dict(report)])
+        rows.append(row)
     return Table([*map(Column, rows[0])], rows, ["construction"])
 
 
@@ -232,11 +265,12 @@ def propositions(report: Mapping[str, Any]) -> Table:
     names = dict(zip(PROPERTIES, PROPERTIES, strict=True))
     names |= {"rotation": "one O(R)", "rotations": "O(R) per block"}
     rows = []
-    for one in report["propositions"]:
-        row: dict[str, Cell] = {"model": one["variant"], "initial": one["initial"]}
+    for variant in report["propositions"]:
+        row: dict[str, Cell] = {"model": variant["variant"], "initial": variant["initial"]}
         for key, name in names.items():
-            text = f"yes ({one[key]:.0e})" if one[key] < HOLDS else f"no ({one[key]:.2g})"
-            row[name] = Value(one[key], text=text)
+            error = variant[key]
+            text = f"yes ({error:.0e})" if error < HOLDS else f"no ({error:.2g})"
+            row[name] = Value(error, text=text)
         rows.append(row | {"commit": commits([dict(report)])})
     head = ("model", "initial", *names.values(), "commit")
     return Table([*map(Column, head)], rows, ["initial", "model"])
@@ -247,37 +281,55 @@ def propositions(report: Mapping[str, Any]) -> Table:
 
 def flops_verdict(view: "View", claim: Mapping[str, Any]) -> "claims.Verdict":
     """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
-    rows = {str(row["model"]): row for row in view.table.rows} if view.table else {}
-    names = {"FLOPs {} (G)": "FLOPs", "MACs {} (G)": "MACs", "params {} (M)": "parameters"}
-    added: dict[str, dict[str, float]] = {"paper": {}, "ours": {}}
-    for who, (name, title) in itertools.product(added, names.items()):
-        tape, rope = (rows.get(model, {}).get(name.format(who)) for model in ("tape", "rope"))
-        if isinstance(tape, Value) and isinstance(rope, Value):
-            added[who][title] = 100 * (tape.number / rope.number - 1)
-    paper, ours = (
-        ", ".join(f"{n:+.1f} % {title}" for title, n in each.items()) for each in added.values()
+    ours = added_by_tape(view, "ours")
+    papers = added_by_tape(view, "paper")
+    errors = [abs(ours[count] - papers[count]) for count in ours if count in papers]
+    holds = claims.UNTESTED
+    if errors:
+        holds = claims.YES if max(errors) < 0.1 else claims.NO
+    text = ", ".join(f"{percent:+.1f} % {count}" for count, percent in ours.items())
+    papers_text = ", ".join(f"{percent:+.1f} % {count}" for count, percent in papers.items())
+    seeds = "a count" if errors else ""
+    return claims.Verdict(
+        papers_text, text, holds, seeds=seeds, short=text, short_paper=papers_text
     )
-    apart = [abs(n - added["paper"][t]) for t, n in added["ours"].items() if t in added["paper"]]
-    holds = claims.UNTESTED if not apart else claims.YES if max(apart) < 0.1 else claims.NO
-    seeds = "a count" if apart else ""
-    return claims.Verdict(paper, ours, holds, seeds=seeds, short=ours, short_paper=paper)
+
+
+def added_by_tape(view: "View", who: str) -> dict[str, float]:
+    """What TAPE has more than RoPE of each count, in percent: the paper's, or ours."""
+    rows = {str(row["model"]): row for row in view.table.rows} if view.table else {}
+    columns = {
+        "FLOPs": f"FLOPs {who} (G)",
+        "MACs": f"MACs {who} (G)",
+        "parameters": f"params {who} (M)",
+    }
+    added = {}
+    for count, column in columns.items():
+        tape = rows.get("tape", {}).get(column)
+        rope = rows.get("rope", {}).get(column)
+        if isinstance(tape, Value) and isinstance(rope, Value):
+            added[count] = 100 * (tape.number / rope.number - 1)
+    return added
 
 
 def trend_published(view: "View") -> tuple[str, dict[str, Value]]:
     """The paper's extra lengths at its largest size, of its printed means of the grid."""
-    values = paper_extra_lengths()
-    largest = max(n for _, n in values)
-    return f"{largest} digits", {m: Value(v) for (m, n), v in values.items() if n == largest}
+    largest = max(PAPERS_FIGURES)
+    lengths = paper_extra_lengths()
+    of_largest = {}
+    for model, by_digits in lengths.items():
+        if largest in by_digits:
+            of_largest[model] = Value(by_digits[largest])
+    return f"{largest} digits", of_largest
 
 
-def paper_extra_lengths() -> dict[tuple[str, int], float]:
-    """(model, trained digits) -> the paper's extra length, of one seed."""
-    sizes = {20: "fig_addition_20", 40: "fig_addition"}
-    return {
-        (model, n): extra_length(value / 100)
-        for n, name in sizes.items()
-        for model, value in reported()[name]["values"].items()
-    }
+def paper_extra_lengths() -> dict[str, dict[int, float]]:
+    """Model -> trained digits -> the paper's extra length, of one seed."""
+    lengths: dict[str, dict[int, float]] = {}
+    for digits, name in PAPERS_FIGURES.items():
+        for model, percent in reported()[name]["values"].items():
+            lengths.setdefault(model, {})[digits] = extra_length(percent / 100)
+    return lengths
 
 
 def scrolls_floor(view: "View", column: Column) -> float | None:
