@@ -31,7 +31,8 @@ def sweep(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("words", nargs="+", metavar=WORDS)
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
-    parser.add_argument("--cores", type=int, help="run them here, so many at a time")
+    here = "run them here, so many at a time"
+    parser.add_argument("--cores", type=execute.positive, help=here)
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     execute.add_cluster_options(parser)
     options = parser.parse_intermixed_args(arguments)
@@ -39,6 +40,9 @@ def sweep(arguments: Sequence[str]) -> int:
     if options.cores:
         set_up_logging()
         missing = [spec for spec in needs.runnable(specs) if spec.anew or not spec.done]
+        if options.dry_run:
+            print(*(spec.line for spec in missing), f"missing runs: {len(missing)}", sep="\n")
+            return 0
         return local.run(missing, options.cores, options.minutes).status()
     needs.runnable(specs, all_of_them=True)
     named = ["sweep", *options.words]

@@ -11,9 +11,16 @@ from tape_exp.experiments.needs import locate_all
 from tape_exp.experiments.run_spec import RunSpec
 
 
+def positive(text: str) -> int:
+    """A whole number from 1 of an option."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text} must be a whole number from 1")
+    return int(text)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Where the runs of a command are made, and how many at a time."""
-    parser.add_argument("--cores", type=int, help="runs at a time, one thread each")
+    parser.add_argument("--cores", type=positive, help="runs at a time, one thread each")
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     on_slurm = "submit the runs to SLURM, with slurm.<option of sbatch>=value; then give it again"
     parser.add_argument("--slurm", action="store_true", help=on_slurm)
@@ -22,8 +29,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """What SLURM is asked for besides its own options."""
-    parser.add_argument("--cap", type=int, default=64, help="jobs at once (default: %(default)s)")
-    parser.add_argument("--dirty", action="store_true", help="run no copy of the last commit")
+    at_once = "jobs at once (default: %(default)s)"
+    parser.add_argument("--cap", type=positive, default=64, help=at_once)
+    parser.add_argument("--dirty", action="store_true", help="run the files as they are")
     after = "wait for the ends of these jobs, whose ids are 41:42"
     parser.add_argument("--after", default="", metavar="ID", help=after)
 

@@ -33,7 +33,7 @@ from tape_exp.paper import ladder
 from tape_exp.paper.view import Row, View, fill, flat_list
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value
-from tape_exp.runs.evaluation import Heatmap
+from tape_exp.runs.evaluation import Heatmap, is_result
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.naming import display_name
 
@@ -123,11 +123,12 @@ def has_heights(panels: Sequence[Panel]) -> bool:
 
 
 def metrics_by_length(view: View) -> dict[str, str]:
-    """Every metric with enough lengths to join, with itself as the title of its panel."""
+    """Every result with enough lengths to join, with itself as the title of its panel."""
     titles: dict[str, str] = {}
     for runs in view.all_runs.values():
-        lengths = lengths_of(runs[0].metrics)
-        titles |= {metric: metric for metric in sorted(lengths) if len(lengths[metric]) >= FEWEST}
+        for metric, lengths in sorted(lengths_of(runs[0].metrics).items()):
+            if is_result(metric) and len(lengths) >= FEWEST:
+                titles[metric] = metric
     return titles
 
 

@@ -151,3 +151,17 @@ def test_paper_run_collects_what_is_finished_before_anything_runs(tmp_path, monk
     assert began == [specs[1]]
     models = {run.config["model"]["name"] for run in read_records(tmp_path / "records")}
     assert models == {spec.config.model.name for spec in specs}
+
+
+def test_a_dry_run_with_cores_begins_nothing(tmp_path, capsys):
+    words = ["task=arithmetic", "model=rope,nope", "seed=0", f"runs={tmp_path}", "--cores=2"]
+    assert main(["sweep", *words, "--dry-run"]) == 0
+    assert "missing runs: 2" in capsys.readouterr().out
+    assert not [*tmp_path.rglob("log.txt")]
+
+
+@pytest.mark.parametrize("option", ["--cores=0", "--cores=-1", "--cap=0"])
+def test_a_number_of_runs_at_once_is_one_or_more(option, capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", "task=arithmetic", "model=rope", option, "--dry-run"])
+    assert "must be a whole number from 1" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.paper import compare
+from tape_exp.results.record import Record
 from tape_exp.runs import loading, starting_weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.directory import RunDirectory
@@ -388,12 +389,12 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert record["llama"] == record["begun_from"]
     own = ["task=extend", *on_text(text_folder, "extend", llama=True), *words]
     own += ["task.optim.max_steps=2"]
-    view = compare.view_of(compare.requested(own)[0], [record], [0])
+    view = compare.view_of(compare.requested(own)[0], [Record(record)], [0])
     assert view.runs(view.rows[0]) == [record]  # what has run is found
     _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", task="github")
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
     assert scores["llama"] == record["llama"]
-    assert not [word for word in scores["words"] if "arch" in word or word.startswith("+")]
+    assert not [word for word in scores["overrides"] if "arch" in word or word.startswith("+")]
     assert scores["begun_from"] == f"{record['run']}/step00000002"
     with pytest.raises(ConfigError, match=r"positions are RoPE, and model=alibi has others"):
         text_run("model=alibi", f"checkpoint={folder}", task="github")
