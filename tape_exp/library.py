@@ -235,9 +235,12 @@ def _another_seed(record: Record, group: Sequence[Record]) -> bool:
     """Whether a record is of the experiment of a group, with a seed that this has not."""
     if record.seed in [other.seed for other in group]:
         return False
-    if record.is_legacy or group[0].is_legacy:
-        return legacy.is_same(record, group[0])
-    return record.experiment.is_same(group[0].experiment)
+    other = group[0]
+    if ("_target_" in record.config["model"]) != ("_target_" in other.config["model"]):
+        return False  # a decoder of one's own, and a run whose model has its name
+    if not record.is_legacy and not other.is_legacy:
+        return record.experiment.is_same(other.experiment)
+    return legacy.is_same(record, other)
 
 
 def plot(

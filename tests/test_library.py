@@ -219,6 +219,8 @@ def test_a_decoder_of_ones_own_loop_beside_a_run_and_means_over_seeds(loaded):
     assert table["seed"].tolist() == [0, 0, "0, 1"]
     score = loaded.record["metrics"][metric]
     assert table[metric].tolist() == pytest.approx([score, score, score + 25])
+    table, _ = te.compare(loaded, tape=[again, better])  # the run's name, and not its seeds
+    assert table[metric].tolist() == pytest.approx([score, score + 25])
     with pytest.raises(ConfigError, match="mine is a decoder, and is evaluated on the task of the"):
         te.compare(loaded.record, mine=loaded.model)
     with pytest.raises(ConfigError, match="mine= beside a run or a record of the same task"):

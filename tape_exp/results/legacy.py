@@ -35,7 +35,13 @@ def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
 
 
 def is_same(record: Record, other: Record) -> bool:
-    """Whether two records agree in every key that both have."""
+    """Whether two records agree in every key that both have, and the newer one of an old and a new
+    record has asked for no key that the old one lacks.
+    """
+    for old, new in ((record, other), (other, record)):
+        asked = () if new.is_legacy or not old.is_legacy else where(new.overrides)
+        if any(key not in old.settings and not key.startswith(("seed", *PLACES)) for key in asked):
+            return False
     one = flat(record.config)
     two = flat(other.config)
     keys = {key for key in one.keys() & two.keys() if not key.startswith(("seed", *PLACES))}

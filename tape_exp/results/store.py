@@ -75,7 +75,9 @@ def checked(value: Any, where: str) -> Record | None:
 
 
 def add_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Add records to the files of their tasks' modules; one of the same run is replaced."""
+    """Add records to the files of their tasks' modules. Of a run that has been made several times
+    the last record stays.
+    """
     by_file = defaultdict(list)
     for record in records:
         by_file[record["config"]["task"]["_target_"].split(".")[-2]].append(record)
@@ -83,13 +85,17 @@ def add_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
         path = folder / f"{name}.jsonl"
         with FileLock(folder / ".lock"):
             old = read_jsonl(path) if path.exists() else ()
-            kept = (checked(value, f"{path}, line {number},") for number, value in old)
-            lines = {record["run"]: dumped(record) for record in kept if record}
+            every = (checked(value, f"{path}, line {number},") for number, value in old)
+            recorded = [record for record in every if record]
+            lines = {record["run"]: dumped(record) for record in recorded}
+            started = {record["run"]: record["started"] for record in recorded}
             stored = path.with_suffix(".npz")
             matrices = dict(np.load(stored)) if stored.exists() else {}
             before = len(matrices)
             for record in new:
                 run = record["run"]
+                if record["started"] < started.get(run, ""):
+                    continue
                 part = dict(record)
                 grids = part.pop("matrices", {})
                 matrices |= {f"{run}/{key}": np.float32(grid) for key, grid in grids.items()}

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from lightning import Callback, LightningModule, Trainer
 from optuna.distributions import FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tape_exp.experiments.local import time_limit
@@ -135,6 +136,13 @@ class Trials:
             lock.acquire()
         return lock if lock.is_locked else None
 
+    def best(self, model: str, complete: Sequence[FrozenTrial]) -> FrozenTrial:
+        """The best of a model's finished trials. Those beyond ``--trials``, which another command
+        has made, do not count, so that all models have the same number of tries.
+        """
+        pick = max if self.studies[model].direction == StudyDirection.MAXIMIZE else min
+        return pick(complete, key=lambda trial: trial.value)
+
     def values(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """The values of a trial, real numbers with the four digits that one would write."""
         real = {k for k, d in self.search.distributions.items() if isinstance(d, FloatDistribution)}
@@ -157,9 +165,10 @@ class Trials:
                 values = " ".join(f"{key}={value}" for key, value in self.values(trial).items())
                 why = trial.user_attrs.get("why", "")
                 print(f"{number:4} {state:9} {score:>9}  {values}  {why}".rstrip())
-            if any(trial.state == TrialState.COMPLETE for trial in trials):
-                best = self.values(self.studies[model].best_trial)
-                words = [*search.words(model, best), f"seed={max(search.seeds) + 1}"]
+            complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+            if complete:
+                words = [*search.words(model, self.values(self.best(model, complete)))]
+                words.append(f"seed={max(search.seeds) + 1}")
                 print(f"Best of {model}: tape-exp train {shlex.join(words)}")
         if files:
             told = " and ".join(sorted(files))

@@ -101,3 +101,11 @@ def test_what_does_not_compose_is_of_no_experiment():
     artifact = addition(rows={"model": ["no_such_model"]})
     view = view_of([made("seed=0")], rows=artifact.rows)
     assert view.runs(view.rows[0]) == []
+
+
+def test_a_new_record_that_asked_for_a_key_is_not_of_an_old_ones_experiment():
+    today = made()
+    old = Record({key: part for key, part in today.items() if key != "overrides"})
+    assert legacy.is_same(old, made("seed=1"))
+    for one, other in ((old, made("seed=1", "model.window=4")), (made("model.window=4"), old)):
+        assert not legacy.is_same(one, other)

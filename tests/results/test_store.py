@@ -95,3 +95,13 @@ def test_of_a_run_in_several_places_the_one_that_was_made_last_is_shown():
     assert merged([old], [other]) == [other, old]
     here, there = old | {"place": "here"}, old | {"place": "there"}
     assert merged([here], [there]) == [there]
+
+
+def test_an_older_record_of_a_run_replaces_no_newer_one(tmp_path):
+    (first,) = runs("rope", [1.0])
+    later = {**first, "started": "2026-02-02T00:00:00", "steps": 2}
+    earlier = {**first, "started": "2025-02-02T00:00:00", "steps": 1}
+    for order in ((later, earlier), (earlier, later)):
+        for one in order:
+            add_records(tmp_path, [one])
+        assert [one["steps"] for one in read_records(tmp_path)] == [2]
