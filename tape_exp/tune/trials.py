@@ -140,8 +140,10 @@ class Trials:
         """The best of a model's finished trials. Those beyond ``--trials``, which another command
         has made, do not count, so that all models have the same number of tries.
         """
-        pick = max if self.studies[model].direction == StudyDirection.MAXIMIZE else min
-        return pick(complete, key=lambda trial: trial.value)
+        scores = [trial.value for trial in complete if trial.value is not None]
+        highest = self.studies[model].direction == StudyDirection.MAXIMIZE
+        best = max(scores) if highest else min(scores)
+        return next(trial for trial in complete if trial.value == best)
 
     def values(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """The values of a trial, real numbers with the four digits that one would write."""
