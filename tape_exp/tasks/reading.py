@@ -3,8 +3,7 @@
 import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch.utils.data import default_collate
@@ -13,18 +12,17 @@ from tape_exp.data import builtin, scrolls
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.builtin import FACTS, Fact
 from tape_exp.data.scrolls import Example
-from tape_exp.data.scrolls_metrics import score
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import short_hash
-from tape_exp.machine.seeding import RowSampler, seed_for
-from tape_exp.models.generation import batched, generate, shared
+from tape_exp.machine.seeding import seed_for
+from tape_exp.models.generation import batched
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.passkey import longest_fit
-from tape_exp.tasks.scrolls import SCORED
+from tape_exp.tasks.scrolls import answer, score_names, scored
 from tape_exp.tasks.text import TextTask
 
 # Prefix of the metrics -> how many times max_length a tested prompt has.
@@ -174,46 +172,22 @@ class Reading(TextTask):
         return short_hash([json.dumps(self.prompts)])
 
     def metric_names(self) -> list[str]:
-        label = Text(self.dataset, "builtin").label
-        names = []
-        for prefix, value in itertools.product(TESTED, score(self.dataset, *SCORED)[0]):
-            name = f"{label}/{prefix}{value}"
-            names += [name, f"{name}_low", f"{name}_high"]
-        return names
+        return [name for prefix in TESTED for name in score_names(self.dataset, self.label(prefix))]
+
+    def label(self, prefix: str) -> str:
+        """What metrics of a tested length begin with: ``builtin_qasper/twice``."""
+        return f"{Text(self.dataset, 'builtin').label}/{prefix}".rstrip("/")
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Answer every question, and score each length; the answers in a table."""
-
-        def answer(ids: Sequence[str], first: int) -> dict[str, str]:
-            prompts = [self.prompts[id_] for id_ in ids]
-            sampler = RowSampler(0, "answers", first=first)
-            rows = generate(
-                model.decoder, prompts, self.new_tokens, self.stop_tokens, sampler=sampler
-            )
-            return {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
-
-        batches = batched([*self.prompts], self.rows_per_batch)[:limit]
-        answers = shared(batches, answer, progress, f"answering {self.dataset}")
+        answers = answer(self, self.prompts, model, progress, limit)
         metrics: dict[str, float] = {}
         table = []
-        ids_of: dict[str, list[str]] = {}
-        for id_ in answers:
-            ids_of.setdefault(self.prefix_of[id_], []).append(id_)
-        for prefix, ids in ids_of.items():
-            references = {id_: self.tested[id_].references for id_ in ids}
-            values, scores = score(self.dataset, answers, references)
-            for name, (value, low, high) in values.items():
-                key = f"{Text(self.dataset, 'builtin').label}/{prefix}{name}"
-                metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
-            table += [self._table_row(id_, answers[id_]) | scores[id_] for id_ in ids]
+        for prefix in TESTED:
+            ids = [id_ for id_ in answers if self.prefix_of[id_] == prefix]
+            if ids:
+                examples = [self.tested[id_] for id_ in ids]
+                values, rows = scored(self.dataset, self.label(prefix), examples, answers)
+                metrics |= values
+                table += rows
         return Evaluation(metrics, tables={"predictions": table}, samples=table[:3])
-
-    def _table_row(self, id_: str, answer: str) -> dict[str, Any]:
-        """A row of the table, without its scores."""
-        example = self.tested[id_]
-        return {
-            "id": id_,
-            "question": example.question,
-            "references": example.references[0],
-            "prediction": answer,
-        }

@@ -1,9 +1,9 @@
 """SCROLLS (section 4.2): fine-tune on a data set, generate answers and score them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils.data import default_collate
 
@@ -113,50 +113,94 @@ class Scrolls(TextTask):
         return short_hash(map(repr, self.validation))
 
     def metric_names(self) -> list[str]:
-        label = Text(self.dataset, self.source).label
-        names = []
-        for value in score(self.dataset, *SCORED)[0]:
-            names += [f"{label}/{value}", f"{label}/{value}_low", f"{label}/{value}_high"]
-        return names
+        return score_names(self.dataset, Text(self.dataset, self.source).label)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Answer every question, the longest prompts first, and score; the answers in a table."""
         cut = (self.tokenizer, self.max_length, self.reserved)
         prompts = {e.id: scrolls.prompt(e, *cut) for e in self.validation}
         order = sorted(prompts, key=lambda id_: (-len(prompts[id_]), id_))
-
-        def answer(ids: Sequence[str], first: int) -> dict[str, str]:
-            batch = [prompts[id_] for id_ in ids]
-            sampler = RowSampler(0, "answers", first=first)
-            rows = generate(
-                model.decoder, batch, self.new_tokens, self.stop_tokens, sampler=sampler
-            )
-            return {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
-
-        batches = batched(order, self.rows_per_batch)[:limit]
-        answers = shared(batches, answer, progress, f"answering {self.dataset}")
+        answers = answer(self, {id_: prompts[id_] for id_ in order}, model, progress, limit)
         examples = [example for example in self.validation if example.id in answers]
-        references = {example.id: example.references for example in examples}
-        values, scores = score(self.dataset, answers, references)
-        metrics: dict[str, float] = {}
-        for name, (value, low, high) in values.items():
-            key = f"{Text(self.dataset, self.source).label}/{name}"
-            metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
-        table = []
-        for example in examples:
-            row = {
-                "id": example.id,
-                "question": example.question or "",
-                "references": " | ".join(example.references),
-                "prediction": answers[example.id],
-            }
-            table.append(row | scores[example.id])
+        label = Text(self.dataset, self.source).label
+        metrics, table = scored(self.dataset, label, examples, answers)
         samples = [shortened(row) for row in table[:3]]
         return Evaluation(metrics, tables={"predictions": table}, samples=samples)
 
     def _row(self, example: Example, reference: int) -> Batch:
         cut = (self.max_length, self.answer_limit, reference)
         return scrolls.as_row(*scrolls.encode(example, self.tokenizer, *cut), self.max_length - 1)
+
+
+class Asks(Protocol):
+    """A task of texts that asks questions."""
+
+    dataset: str
+    new_tokens: int
+    rows_per_batch: int
+
+    @property
+    def stop_tokens(self) -> Sequence[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+def answer(
+    task: Asks,
+    prompts: Mapping[str, Sequence[int]],
+    model: Model,
+    progress: Progress,
+    limit: int | None,
+) -> dict[str, str]:
+    """Id -> the greedy answer to a prompt, in batches in the order of the prompts; ``limit`` stops
+    after as many batches.
+    """
+
+    def answer_batch(ids: Sequence[str], first: int) -> dict[str, str]:
+        rows = generate(
+            model.decoder,
+            [prompts[id_] for id_ in ids],
+            task.new_tokens,
+            task.stop_tokens,
+            sampler=RowSampler(0, "answers", first=first),
+        )
+        return {id_: task.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
+
+    batches = batched([*prompts], task.rows_per_batch)[:limit]
+    return shared(batches, answer_batch, progress, f"answering {task.dataset}")
+
+
+def score_names(dataset: str, label: str) -> list[str]:
+    """The metrics that :func:`scored` gives."""
+    names = []
+    for value in score(dataset, *SCORED)[0]:
+        names += [f"{label}/{value}", f"{label}/{value}_low", f"{label}/{value}_high"]
+    return names
+
+
+def scored(
+    dataset: str, label: str, examples: Sequence[Example], answers: Mapping[str, str]
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """The metrics ``<label>/<value>`` of answers to examples with the ends of their intervals, and
+    a row for each example.
+    """
+    references = {example.id: example.references for example in examples}
+    given = {example.id: answers[example.id] for example in examples}
+    values, scores = score(dataset, given, references)
+    metrics: dict[str, float] = {}
+    for name, (value, low, high) in values.items():
+        key = f"{label}/{name}"
+        metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
+    table = []
+    for example in examples:
+        row = {
+            "id": example.id,
+            "question": example.question or "",
+            "references": " | ".join(example.references),
+            "prediction": answers[example.id],
+        }
+        table.append(row | scores[example.id])
+    return metrics, table
 
 
 def shortened(row: dict[str, Any], most: int = 600) -> dict[str, Any]:

@@ -23,7 +23,8 @@ SHELLCHECK = shutil.which("shellcheck") or shutil.which(
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_bash_reads_each_script(script):
-    subprocess.run(["bash", "-n", script], check=True)
+    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
 
 
 @pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
