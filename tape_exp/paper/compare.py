@@ -13,10 +13,12 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.view import Row, View, flat_list
 from tape_exp.results.derived import DERIVED, as_shown
+from tape_exp.results.experiment import Experiment
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records, records_of_runs
 from tape_exp.runs.evaluation import check_metric, is_result
+from tape_exp.runs.identity import recorded_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title
@@ -91,14 +93,7 @@ def settings_of(view: View, row: Row) -> dict[str, Any]:
     overrides do not compose.
     """
     overrides = view.words(row)
-    compose_config(overrides)  # a mistake is told
-    experiment = view.experiment(overrides)
-    assert experiment is not None  # it composes
-    settings = dict(experiment.settings)
-    precision = settings.pop("precision")
-    if precision != "auto":
-        settings["trainer.precision"] = precision
-    return settings
+    return Experiment(recorded_config(compose_config(overrides)), overrides).settings
 
 
 def metrics_of(artifact: Artifact, runs: Sequence[Record]) -> list[str]:
@@ -161,10 +156,15 @@ def free_name(artifact: Artifact, into: Path, given: str = "") -> str:
 
 
 def signature(fields: dict[str, Any]) -> tuple[Any, ...]:
-    """What makes two comparisons one: their rows, what their runs compute, and their columns."""
+    """What makes two comparisons one: their rows, what their runs compute at which scale and in
+    which precision, and their columns.
+    """
     words = shlex.split(fields.get("command", ""))
     metrics = [word for word in words if word.startswith(("metrics=", "--metrics="))]
-    return fields.get("rows"), without_places(fields.get("overrides", [])), metrics
+    overrides = fields.get("overrides", [])
+    precision = [word for word in overrides if word.startswith("trainer.precision=")]
+    computed = [*without_places(overrides), *precision, *fields.get("scales", ())]
+    return fields.get("rows"), computed, metrics
 
 
 def write(view: View, into: Path) -> list[Path]:

@@ -6,7 +6,6 @@ records that are older than their overrides.
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from tape_exp.machine.files import short_hash
 from tape_exp.results.query import where
 from tape_exp.runs.identity import flat, recorded_config
-from tape_exp.runs.starting_weights import apply_llama_config, find
+from tape_exp.runs.starting_weights import LLAMA_KEYS
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 
@@ -28,8 +27,23 @@ class Experiment:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Every key but the seed, with six significant digits, which records keep."""
-        return flat(rounded({key: part for key, part in self.config.items() if key != "seed"}))
+        """Every key but the seed, with six significant digits, which records keep.
+
+        A precision counts where it was asked for by its own key: one that a trainer or ``auto``
+        chooses says how a run was made. What follows from the weights that a run begins from, such
+        as a Llama's angles, counts where it was asked for too: these weights may be elsewhere now.
+        """
+        parts = {key: part for key, part in self.config.items() if key not in ("seed", "precision")}
+        settings = flat(rounded(parts))
+        asked = where(self.overrides)
+        if asked.get("trainer.precision", "auto") != "auto":
+            settings["trainer.precision"] = asked["trainer.precision"]
+        if settings.get("checkpoint") or settings.get("task.init_from"):
+            of_weights = tuple(f"{section}." for section in LLAMA_KEYS)
+            for key in [*settings]:
+                if f"{key}.".startswith(of_weights) and key not in asked:
+                    del settings[key]
+        return settings
 
     @cached_property
     def hash(self) -> str:
@@ -56,9 +70,6 @@ def experiment_of(overrides: Sequence[str]) -> Experiment | None:
         config = compose_config(overrides)
     except ConfigError:
         return None
-    with suppress(ConfigError):  # of a base that is not trained yet
-        if start := find(config):
-            config = apply_llama_config(config, start)
     return Experiment(recorded_config(config), overrides)
 
 

@@ -52,11 +52,6 @@ class Record(dict[str, Any]):
         return Experiment(self.config, self.overrides)
 
     @property
-    def experiment_hash(self) -> str:
-        """Ten digits that the seeds of an experiment share."""
-        return self.experiment.hash
-
-    @property
     def task(self) -> str:
         """The task as a command names it: ``scrolls`` for ``scrolls_qasper``."""
         task = self.config["task"]

@@ -103,6 +103,7 @@ def test_pages_have_every_artifact_and_the_runs_of_ones_own(outside):
     assert "| 12.5 " in runs_page
     assert "`tape-exp train model=rope`" in runs_page
     page = (outside / "pages" / "fig_addition.md").read_text()
-    for part in ("![", "Holds: no.", "| TAPE ", "tape-exp paper run fig_addition"):
+    assert "Holds: no (2 of 3 comparisons)." in page
+    for part in ("![", "| TAPE ", "tape-exp paper run fig_addition"):
         assert part in page
     assert (outside / "pages" / "figures" / "fig_addition-smoke.svg").exists()

@@ -208,6 +208,8 @@ def test_a_comparison_never_takes_the_name_of_another(tmp_path):
     assert write("model=rope,nope") == "compare_arithmetic_2"
     assert write(f"{first} task.train_digits=3") == "compare_arithmetic_3"
     assert write(f"{first} metrics=ood/exact_match") == "compare_arithmetic_4"
+    assert write(f"{first} trainer.precision=bf16-mixed") == "compare_arithmetic_5"
+    assert write(f"{first} scale=small") == "compare_arithmetic_6"
     assert write("model=rope,tape seeds=0,1 runs=elsewhere") == "compare_arithmetic", "the same"
     assert write("model=rope,nope") == "compare_arithmetic_2"
     assert write("model=alibi", "mine") == "mine"

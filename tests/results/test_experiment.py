@@ -30,6 +30,7 @@ def made(*words: str, metric: float = 1.0) -> Record:
         (["task.optim.lr=0.001"], True),  # as the task has it
         (["trainer.devices=2", "logger=none", "runs=/elsewhere", "cache=/there"], True),
         (["task.optim.lr=0.002"], False),
+        (["trainer=ddp_7b"], True),  # whose precision is how it ran
         (["trainer.precision=bf16-mixed"], False),
         (["+model.window=4"], False),
         (["model=fire"], False),
@@ -44,8 +45,8 @@ def test_an_experiment_is_what_is_computed_whatever_the_seed(words, same):
 def test_the_hash_is_that_of_the_record_with_its_six_digits():
     words = ["task.optim.lr=0.00123456789", "seed=2"]
     experiment = experiment_of([*WORDS, *words])
-    assert made(*words).experiment_hash == experiment.hash
-    assert made("task.optim.lr=0.001234568").experiment_hash == experiment.hash
+    assert made(*words).experiment.hash == experiment.hash
+    assert made("task.optim.lr=0.001234568").experiment.hash == experiment.hash
 
 
 def test_a_key_that_a_record_lacks_is_newer_unless_it_was_asked_for():
@@ -109,3 +110,19 @@ def test_a_new_record_that_asked_for_a_key_is_not_of_an_old_ones_experiment():
     assert legacy.is_same(old, made("seed=1"))
     for one, other in ((old, made("seed=1", "model.window=4")), (made("model.window=4"), old)):
         assert not legacy.is_same(one, other)
+
+
+def test_what_follows_from_weights_does_not_count_unless_it_was_asked_for():
+    """A table is the same where the Llama's files are, and where they are not."""
+    words = ["model=rope", "task=extend", "task.init_from=meta/llama"]
+    here = experiment_of(words)
+    model = {**here.config["model"], "theta": 5e5}
+    task = {**here.config["task"], "arch": {**here.config["task"]["arch"], "layers": 32}}
+    of_llama = Experiment({**here.config, "model": model, "task": task}, words)
+    assert of_llama.is_same(here)
+    assert of_llama.hash == here.hash
+    other = [*words, "model.theta=20000"]
+    assert not experiment_of(other).is_same(here)
+    assert not experiment_of(other).is_same(experiment_of([*words, "model.theta=30000"]))
+    trained = experiment_of(["model=rope", "task=arithmetic", "model.theta=20000"])
+    assert not trained.is_same(experiment_of(["model=rope", "task=arithmetic"]))
