@@ -35,7 +35,7 @@ def test_the_contracts_hold():
         (LAYERS, "tape_exp/experiments/grid.py", "from tape_exp.paper import runs"),
         (LAYERS, "tape_exp/attic/__init__.py", ""),
         (SCRIPTS, "tape_exp/training/run.py", "from tape_exp.export import push"),
-        (SCRIPTS, "tape_exp/paper/tables.py", "import tape_exp.paper.__main__"),
+        (SCRIPTS, "tape_exp/paper/view.py", "import tape_exp.paper.__main__"),
         (SCRIPTS, "tape_exp/runs/record.py", "import tape_exp.experiments.__main__"),
         (CIRCLES, "tape_exp/models/attention.py", "import tape_exp.models.block"),
     ],

@@ -15,8 +15,8 @@ from tape_exp.models import positions
 from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper.artifact import load
-from tape_exp.paper.claims import NO_CLAIM
 from tape_exp.paper.pages import costs
+from tape_exp.paper.verdicts import NO_CLAIM
 from tape_exp.paper.view import View
 from tape_exp.results.store import read_records
 from tape_exp.settings import folders

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tape_exp.bench.board import Board
 from tape_exp.bench.tasks import SETS, chosen
+from tape_exp.experiments.bases import runnable
 from tape_exp.experiments.execute import execute
 from tape_exp.experiments.grid import scale_and_seeds, take
 from tape_exp.experiments.local import Outcome
-from tape_exp.experiments.needs import runnable
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import runs
 from tape_exp.paper.artifact import Artifact

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def sweep(arguments: Sequence[str]) -> int:
     """Submit the runs that are missing to SLURM, or run them here with ``--cores``."""
-    from tape_exp.experiments import execute, local, needs, slurm
+    from tape_exp.experiments import bases, execute, local, slurm
     from tape_exp.paper.requests import specs_of
 
     parser = argparse.ArgumentParser(
@@ -39,12 +39,12 @@ def sweep(arguments: Sequence[str]) -> int:
     specs = specs_of(options.words)
     if options.cores:
         set_up_logging()
-        missing = [spec for spec in needs.runnable(specs) if spec.anew or not spec.done]
+        missing = [spec for spec in bases.runnable(specs) if spec.anew or not spec.done]
         if options.dry_run:
             print(*(spec.line for spec in missing), f"missing runs: {len(missing)}", sep="\n")
             return 0
         return local.run(missing, options.cores, options.minutes).status()
-    needs.runnable(specs, all_of_them=True)
+    bases.runnable(specs, all_of_them=True)
     named = ["sweep", *options.words]
     if options.dry_run:
         script = slurm.batch_script(specs, named, slurm.sweep_folder(specs), ROOT)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.experiments import local, slurm
+from tape_exp.experiments.bases import locate_all
 from tape_exp.experiments.collect import collect
 from tape_exp.experiments.local import Outcome
-from tape_exp.experiments.needs import locate_all
 from tape_exp.experiments.run_spec import RunSpec
 
 

@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from tape_exp.experiments.needs import locate
+from tape_exp.experiments.bases import locate
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.results.query import PLACES
 from tape_exp.settings.compose import compose_config

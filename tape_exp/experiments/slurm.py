@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from tape_exp.experiments import settings
+from tape_exp.experiments import cluster
 from tape_exp.experiments.run_spec import RunSpec, write_specs
 from tape_exp.experiments.snapshot import snapshot
 from tape_exp.machine.files import write_atomically
@@ -76,7 +76,7 @@ def print_defaults(options: dict[str, Any]) -> None:
     if unset:
         limits = " and ".join(f"{options[key]} {UNITS[key]}" for key in unset)
         names = " and ".join(f"slurm.{key}=" for key in unset)
-        print(f"Each run has {limits}; {names} or {settings.CLUSTER} changes that.")
+        print(f"Each run has {limits}; {names} or {cluster.CLUSTER} changes that.")
 
 
 def sweep_folder(specs: Sequence[RunSpec]) -> Path:
@@ -125,7 +125,7 @@ def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, 
     if len(devices) > 1:
         raise ConfigError("runs of one sweep need equal trainer.nodes and trainer.devices.")
     nodes, per_node = devices.pop()
-    options = settings.cluster_settings()
+    options = cluster.cluster_settings()
     for word in words:
         if word.startswith("slurm."):
             option, _, value = word.removeprefix("slurm.").partition("=")
@@ -170,7 +170,7 @@ def batch_script(
     log = {"output": f"{sweep}/logs/%a.txt", "open-mode": "append"}
     fixed = {"job-name": f"tape_exp-{sweep.name}", "chdir": str(Path.cwd()), **log}
     setup = options.pop("setup", [])
-    lines = [f"#SBATCH {quoted(flag)}" for flag in settings.flags({**options, **fixed})]
+    lines = [f"#SBATCH {quoted(flag)}" for flag in cluster.flags({**options, **fixed})]
     train = ["-m", "tape_exp.training"] if INSTALLED else [str(code / "train.py")]
     if module:
         train = ["-m", module]

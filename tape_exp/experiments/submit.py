@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from tape_exp.experiments import slurm
-from tape_exp.experiments.settings import cluster_settings, flags
+from tape_exp.experiments.cluster import cluster_settings, flags
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 

@@ -73,7 +73,7 @@ def list_artifacts(options: argparse.Namespace) -> int:
 
 def run_artifacts(options: argparse.Namespace) -> int:
     """Run what artifacts lack, then render; status 1 if a run failed, 85 if time ran out."""
-    from tape_exp.experiments import execute, grid, needs
+    from tape_exp.experiments import bases, execute, grid
     from tape_exp.paper import requests, runs
 
     words = grid.without_slurm(options.words)
@@ -83,7 +83,7 @@ def run_artifacts(options: argparse.Namespace) -> int:
         missing = [spec.title for spec in specs if not spec.recorded]
         print(*missing, f"missing runs: {len(missing)}", sep="\n")
         return 0
-    able = needs.runnable(specs, all_of_them=True)
+    able = bases.runnable(specs, all_of_them=True)
     outcome = execute.execute(able, options, ["paper", "run", *options.words])
     if outcome is None:
         return 0
@@ -93,7 +93,7 @@ def run_artifacts(options: argparse.Namespace) -> int:
 
 def compare_models(options: argparse.Namespace) -> int:
     """Run what a comparison lacks, write its table and figures, and print the table."""
-    from tape_exp.experiments import execute, grid, needs
+    from tape_exp.experiments import bases, execute, grid
     from tape_exp.paper import compare, runs
 
     words = grid.without_slurm(options.words)
@@ -109,7 +109,7 @@ def compare_models(options: argparse.Namespace) -> int:
     known = flat_list(view.all_runs.values())
     specs = runs.specs_of([artifact], scale, seeds, records=known, recorded=options.slurm)
     if not all(spec.recorded for spec in specs):
-        able = needs.runnable(specs, all_of_them=True)
+        able = bases.runnable(specs, all_of_them=True)
         command = ["paper", "compare", *options.words]
         outcome = execute.execute(able, options, command, into / "records")
         if outcome is None:
@@ -184,7 +184,7 @@ def warn_of_empty_columns(view: View) -> None:
 
 def write_costs(options: argparse.Namespace) -> int:
     """Write results/costs.json: GPU-hours to train each artifact's runs and their bases."""
-    from tape_exp.experiments.needs import key_of
+    from tape_exp.experiments.bases import key_of
     from tape_exp.machine.hardware import PEAKS
     from tape_exp.paper import runs
     from tape_exp.training import plan

@@ -42,7 +42,7 @@ class Artifact:
     overrides: list[str] = field(default_factory=list)  # of every run
     at: dict[str, list[str]] = field(default_factory=dict)  # scale -> further ones, of bases too
     values: dict[str, dict[str, str]] = field(default_factory=dict)  # scale -> {name} in overrides
-    # one, or a list; tape_exp.paper.verdicts has the keys
+    # one, or a list; tape_exp.paper.claims has the keys
     claim: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)
     # scale, the smallest first -> what it needs
     scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))

@@ -1,324 +1,215 @@
-"""Whether a claim of the paper holds in our records: comparisons, and a verdict per claim.
+"""The comparisons that the claim of an artifact makes, and the verdict on it."""
 
-A claim says that one method is better than others at something. Seeds are compared in pairs, by
-Student's paired t test over two or more that both methods have. A claim holds if every comparison
-does, at 5 % each, which keeps the chance of a wrong "yes" at 5 % (an intersection-union test). It
-is refuted by any rival that is ahead, so that there the p values are adjusted for the number of
-comparisons (Holm), those that have not run included. One seed shows an order and nothing more.
-Where no run is above what guessing reaches by more than its samples' error, the comparison says
-nothing.
-"""
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-from tape_exp.results.statistics import Difference, Value, holm, paired
-from tape_exp.results.tables import decimal, span, written
+from tape_exp.paper import special
+from tape_exp.paper.verdicts import Contest, Verdict, decide
+from tape_exp.paper.view import Row, View, fill, paper_value
+from tape_exp.results.statistics import Value, mean_log
+from tape_exp.results.tables import Column
+from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name
 
-YES = "yes"
-NO = "no"
-UNCLEAR = "no difference shown"
-FLOOR = "cannot tell (at floor)"
-ONE_SEED = "cannot tell (one seed)"
-UNTESTED = "not tested"
-NO_CLAIM = "–"
-# of several comparisons the first of these decides
-PRIORITY = (NO, UNTESTED, FLOOR, UNCLEAR, ONE_SEED, YES)
-ALPHA = 0.05
+
+def verdict(view: View, claim: Mapping[str, Any]) -> Verdict:
+    """The verdict on a claim of an artifact at a scale."""
+    if "rule" in claim:
+        return special.VERDICTS[claim["rule"]](view, claim)
+    note = claim.get("builtin", "")
+    builtin = view.scale == "smoke" or "builtin" in view.lookup("task.source")
+    return decide([*contests(view, claim)], note if builtin else "")
+
+
+def contests(view: View, claim: Mapping[str, Any]) -> Iterator[Contest]:
+    """The comparisons that a claim makes.
+
+    Its keys: ``better`` (default ``[tape]``) and ``than`` (default all others), labels of the
+    dimension ``among`` (default the last); ``at``: column -> what it is called, the last of several
+    that differ in a length, or ``every`` one; ``rows``: labels of the other dimensions, or
+    ``last``; ``pairs``: each label and the one before it; ``pooled``: the mean logarithm over all
+    lengths is one comparison; ``lower``: less is better; ``floor``; ``margin``: what it may be
+    behind by and still be as good; ``digits``; ``paper_label``: whose numbers the paper has of it.
+    """
+    among = claim.get("among", (view.dimensions() or ["model"])[-1])
+    labels = labels_of(view, among)
+    better = claim.get("better", ["tape"])
+    than = claim.get("than", [label for label in labels if label not in better])
+    matches = [Match(favourite, [*than]) for favourite in better]
+    if claim.get("pairs"):
+        matches = [Match(deeper, [before]) for before, deeper in pairwise(labels)]
+    for rows in rows_compared(view, claim, among):
+        by_label = {row.labels[among]: row for row in rows}
+        for template, title in claim["at"].items():
+            for columns in groups(view, template, claim):
+                for match in matches:
+                    yield contest(view, claim, by_label, Comparable(columns, title), match)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the overview says of a claim."""
+class Match:
+    """Labels of the rows that are compared."""
 
-    paper: str = ""  # its figures
-    ours: str = ""
-    holds: str = NO_CLAIM
-    extent: str = ""  # of a "no": which of several comparisons refute
-    seeds: str = ""  # how many
-    short: str = ""  # our figures of the comparison that decides, with its p
-    short_paper: str = ""  # the paper's of that comparison
-    size: str = ""  # of the models
-
-
-@dataclass(frozen=True)
-class Test:
-    """A paired test of a favourite against a rival."""
-
-    __test__ = False  # pytest does not collect it
-
-    ahead: bool  # whether the favourite is, the margin granted
-    p: float | None  # None of a single pair
-
-
-@dataclass
-class Contest:
-    """The statement that ``favourite`` is better than every rival at something."""
-
-    where: str  # at what, ``512 tokens``
     favourite: str
-    rivals: Sequence[str]
-    measured: Mapping[str, Value]  # by the label of their row, as far as there are some
-    published: Mapping[str, Value]
-    published_where: str = ""
-    higher: bool = True  # is better
-    floor: float | None = None  # what a method reaches that solves nothing, or guesses
-    digits: int = 2
-    margin: float = 0.0  # what it may be behind by, in the unit of the numbers
-
-    def difference(self, rival: str) -> Difference | None:
-        """Favourite minus rival over the seeds that both have; None where they share none."""
-        if {self.favourite, rival} <= self.measured.keys():
-            return paired(self.measured[self.favourite], self.measured[rival])
-        return None
-
-    @property
-    def allowed(self) -> float:
-        """What is added to the favourite's numbers before they are compared."""
-        return self.margin if self.higher else -self.margin
-
-    def test(self, rival: str) -> Test | None:
-        """The paired test against a rival; None where the two share no seed."""
-        if not {self.favourite, rival} <= self.measured.keys():
-            return None
-        favourite = shifted(self.measured[self.favourite], self.allowed)
-        difference = paired(favourite, self.measured[rival])
-        if difference is None:
-            return None
-        return Test((difference.value.number > 0) == self.higher, difference.p)
-
-    def against(self, rival: str, adjusted: float) -> str:
-        """One of :data:`PRIORITY`, where p adjusted for all comparisons is as given."""
-        ours = self.measured.get(self.favourite)
-        theirs = self.measured.get(rival)
-        if ours is None or theirs is None:
-            return UNTESTED
-        if not ours.runs and not theirs.runs:
-            return self._by_intervals(ours, theirs)
-        test = self.test(rival)
-        if test is None:
-            return UNTESTED
-        runs = [*ours.runs.values(), *theirs.runs.values()]
-        lows = [run.number if run.low is None else run.low for run in runs]
-        if self.floor is not None and all(low <= self.floor for low in lows):
-            return FLOOR
-        if test.p is None:
-            (seed,) = ours.runs.keys() & theirs.runs.keys()
-            return self._by_intervals(ours.runs[seed], theirs.runs[seed])
-        if test.ahead:
-            return YES if test.p < ALPHA else UNCLEAR
-        return NO if adjusted < ALPHA else UNCLEAR
-
-    def _by_intervals(self, ours: Value, theirs: Value) -> str:
-        """Of single runs, or of the rounds of a timing."""
-        ours = shifted(ours, self.allowed)
-        ahead = ours.number > theirs.number if self.higher else ours.number < theirs.number
-        if None not in (ours.low, ours.high, theirs.low, theirs.high):
-            if not (ours.low > theirs.high or theirs.low > ours.high):  # type: ignore[operator]
-                return UNCLEAR
-            if min(ours.n, theirs.n) > 1:
-                return YES if ahead else NO
-        return UNCLEAR if ours.number == theirs.number else ONE_SEED
-
-    def numbers(self, rivals: Sequence[str]) -> str:
-        """The favourite's figure and the best of these rivals': ``TAPE 25 ± 0.3, FIRE 34 ± 8
-        (paired: -9 ± 8, p = 0.04)``.
-        """
-        text = self.pair(self.measured, rivals)
-        best = self._best(self.measured, rivals)
-        difference = self.difference(best)
-        if difference is not None:
-            value = difference.value
-            sign = "+" if value.number > 0 else ""
-            seeds = {*self.measured[self.favourite].runs, *self.measured[best].runs}
-            if value.high is not None:
-                text += f" (paired: {written(value, self.digits, sign)}, p = {difference.p:.2g})"
-            elif value.n == 1 and len(seeds) > 1:
-                text += f" (paired: {decimal(value.number, self.digits, sign)}, one pair)"
-        missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
-        if text and missing:
-            text += f" (not run: {', '.join(map(display_name, missing))})"
-        return f"{self.where}: {text}" if self.where and text else text
-
-    def papers(self) -> str:
-        """The paper's figure of the favourite and that of the best rival."""
-        text = self.pair(self.published, self.rivals, plain=True)
-        return f"{self.published_where}: {text}" if self.published_where and text else text
-
-    def pair(self, values: Mapping[str, Value], rivals: Sequence[str], plain: bool = False) -> str:
-        """The favourite and the best of these rivals, each with its value, or ``plain`` number."""
-        texts = []
-        for name in (self.favourite, self._best(values, rivals)):
-            if name in values:
-                value = Value(values[name].number) if plain else values[name]
-                texts.append(f"{display_name(name)} {written(value, self.digits)}")
-        return ", ".join(texts)
-
-    def _best(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
-        """The best of these rivals; empty where none has a value."""
-        sign = 1 if self.higher else -1
-        numbers = {name: sign * values[name].number for name in rivals if name in values}
-        return max(numbers, key=numbers.__getitem__) if numbers else ""
-
-
-def shifted(value: Value, by: float) -> Value:
-    """A value with its ends and runs, all changed by the same amount."""
-    return replace(
-        value,
-        number=value.number + by,
-        low=None if value.low is None else value.low + by,
-        high=None if value.high is None else value.high + by,
-        runs={seed: shifted(run, by) for seed, run in value.runs.items()},
-    )
-
-
-@dataclass
-class Comparison:
-    """A contest against one of its rivals."""
-
-    contest: Contest
-    rival: str
-    test: Test | None  # None where the two share no seed
-    adjusted: float = 1.0  # its p, for all comparisons of the claim
-    outcome: str = UNTESTED
-
-    @property
-    def p(self) -> float | None:
-        """Of the paired test; None where one pair, or none, tells nothing."""
-        return None if self.test is None else self.test.p
-
-    @property
-    def ahead(self) -> bool:
-        """Whether the favourite is ahead of the rival."""
-        return self.test is not None and self.test.ahead
-
-    @property
-    def decisive(self) -> float:
-        """The p that is compared with 5 %: the adjusted one where the rival is ahead."""
-        if self.p is None:
-            return 1.0
-        return self.p if self.ahead else self.adjusted
-
-
-def compared(contests: Sequence[Contest]) -> list[Comparison]:
-    """Every comparison with its outcome."""
-    comparisons = []
-    for contest in contests:
-        for rival in contest.rivals:
-            comparisons.append(Comparison(contest, rival, contest.test(rival)))
-    # A comparison that has not run counts as p = 1: the family has the size that it will have when
-    # every rival has run, so that a verdict does not weaken as runs come in.
-    p_values = [1.0 if comparison.p is None else comparison.p for comparison in comparisons]
-    for comparison, adjusted in zip(comparisons, holm(p_values), strict=True):
-        comparison.adjusted = adjusted
-        comparison.outcome = comparison.contest.against(comparison.rival, adjusted)
-    return comparisons
-
-
-def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
-    """The verdict of several comparisons: all must hold, and one failure refutes the claim.
-
-    Our figures are those of the comparisons that decided, and the note follows them in brackets.
-
-    Example: TAPE is said to be better than RoPE and FIRE, and each has run with seeds 0 and 1.
-
-    >>> def scores(*numbers):
-    ...     return over_seeds({seed: Value(number) for seed, number in enumerate(numbers)})
-    >>> measured = {"tape": scores(5.0, 5.2), "rope": scores(1.0, 1.1), "fire": scores(9.0, 9.1)}
-    >>> contest = Contest("512 tokens", "tape", ["rope", "fire"], measured, published={})
-    >>> contest.test("rope")  # ahead by 4.00 and 4.10
-    Test(ahead=True, p=0.00785...)
-    >>> contest.test("fire")  # behind by 4.00 and 3.90
-    Test(ahead=False, p=0.00805...)
-    >>> [comparison.adjusted for comparison in compared([contest])]  # each times two
-    [0.0157..., 0.0157...]
-    >>> [comparison.outcome for comparison in compared([contest])]
-    ['yes', 'no']
-    >>> verdict = decide([contest])  # "no" comes first in PRIORITY
-    >>> verdict.holds, verdict.extent
-    ('no', '1 of 2 comparisons')
-    """
-    comparisons = compared(contests)
-    holds = UNTESTED
-    outcomes = {comparison.outcome for comparison in comparisons}
-    for outcome in PRIORITY:
-        if outcome in outcomes:
-            holds = outcome
-            break
-    decisive = [comparison for comparison in comparisons if comparison.outcome == holds]
-    ours = numbers_of(contests, decisive)
-    if ours and note:
-        ours = f"{ours} ({note})"
-    papers = dict.fromkeys(contest.papers() for contest in contests)
-    short = shortened(decisive)
-    return Verdict(
-        paper="; ".join(filter(None, papers)),
-        ours=ours,
-        holds=holds,
-        extent=extent(comparisons, decisive) if holds == NO else "",
-        seeds=seeds_of(contests),
-        short=short.ours,
-        short_paper=short.paper,
-    )
-
-
-def numbers_of(contests: Sequence[Contest], decisive: Sequence[Comparison]) -> str:
-    """Our figures of each contest, with the best of those rivals that decided."""
-    texts = []
-    for contest in contests:
-        rivals = [comparison.rival for comparison in decisive if comparison.contest is contest]
-        if rivals:
-            texts.append(contest.numbers(rivals))
-    return "; ".join(filter(None, texts))
-
-
-def seeds_of(contests: Sequence[Contest]) -> str:
-    """How many seeds the methods have that are compared, ``2 to 3``; empty without any."""
-    counts = set()
-    for contest in contests:
-        for name in (contest.favourite, *contest.rivals):
-            if name in contest.measured:
-                counts.add(contest.measured[name].n)
-    return span(str(min(counts)), str(max(counts))) if counts else ""
-
-
-def extent(comparisons: Sequence[Comparison], decisive: Sequence[Comparison]) -> str:
-    """Which comparisons decide, where not all do: the one place of several, or how many."""
-    if len(decisive) == len(comparisons):
-        return ""
-    places = {comparison.contest.where for comparison in comparisons}
-    deciding_places = {comparison.contest.where for comparison in decisive}
-    if len(deciding_places) == 1 < len(places):
-        return deciding_places.pop()
-    return f"{len(decisive)} of {len(comparisons)} comparisons"
+    rivals: list[str]
 
 
 @dataclass(frozen=True)
-class Short:
-    """The figures of one comparison, ours and the paper's, for the overview."""
+class Comparable:
+    """At what they are compared: a column, or several together, and what a claim calls it."""
 
-    ours: str = ""
-    paper: str = ""
+    columns: Sequence[Column]
+    title: str
 
 
-def shortened(decisive: Sequence[Comparison]) -> Short:
-    """The figures of one of the comparisons that decided: of the rival that is ahead with the
-    lowest p, or where none is, of the lead with the highest.
-    """
-    if not decisive:
-        return Short()
-    tested = [comparison for comparison in decisive if comparison.p is not None] or decisive
-    behind = [comparison for comparison in tested if not comparison.ahead]
-    if behind:
-        chosen = min(behind, key=lambda one: 1.0 if one.p is None else one.p)
-    else:
-        chosen = max(tested, key=lambda one: one.p or 0.0)
-    contest = chosen.contest
-    ours = contest.pair(contest.measured, [chosen.rival], plain=True)
-    if ours and contest.where:
-        ours = f"{contest.where}: {ours}"
-    if chosen.p is not None:
-        ours += f", p = {chosen.decisive:.2g}"
-    papers_rivals = [chosen.rival] if chosen.rival in contest.published else contest.rivals
-    return Short(ours, contest.pair(contest.published, papers_rivals, plain=True))
+def labels_of(view: View, dimension: str) -> list[str]:
+    """The labels of a dimension, in order; none of one that the artifact has not."""
+    if dimension not in view.dimensions():
+        return []
+    return list(dict.fromkeys(row.labels[dimension] for row in view.rows))
+
+
+def rows_compared(view: View, claim: Mapping[str, Any], among: str) -> Iterator[list[Row]]:
+    """The rows of each choice of the other dimensions, those that differ in ``among`` alone."""
+    others = {name: labels_of(view, name) for name in view.dimensions() if name != among}
+    for name, chosen in claim.get("rows", {}).items():
+        others[name] = [last_measured(view, name)] if chosen == "last" else chosen
+    for choice in product(*others.values()):
+        labels = dict(zip(others, choice, strict=True))
+        yield [row for row in view.rows if row.labels.items() >= labels.items()]
+
+
+def groups(view: View, template: str, claim: Mapping[str, Any]) -> list[list[Column]]:
+    """The columns of each comparison: one, or the lengths whose mean logarithm is compared."""
+    pooled = claim.get("pooled", False)
+    columns = places(view, template, claim.get("every", False) or pooled)
+    if not pooled:
+        return [[column] for column in columns]
+    by_corpus: dict[tuple[Any, ...], list[Column]] = {}
+    for column in columns:
+        corpus = tuple(value for value in column.at.values() if not isinstance(value, int))
+        by_corpus.setdefault(corpus, []).append(column)
+    return [*by_corpus.values()]
+
+
+def last_measured(view: View, name: str) -> str:
+    """The last label of a dimension of which something is measured."""
+    columns = [column for column in view.columns if "metric" in column.spec]
+    rows = {row.labels[name]: row for row in view.rows}
+    for label, row in reversed(rows.items()):
+        if any(view.cell(row, column) for column in columns):
+            return label
+    return ""
+
+
+def places(view: View, template: str, every_length: bool = False) -> list[Column]:
+    """The columns of ours that a claim is about: of those by a length the last, or all, from it."""
+    columns = [c for c in view.our_columns if template in (c.template, c.name)]
+    if not columns and view.all_runs:
+        known = [column.name for column in view.our_columns]
+        raise ConfigError(
+            f"conf/paper/{view.artifact.name}.yaml: {template} in at of the claim"
+            f"{did_you_mean(template, known)} Known: {', '.join(known)}."
+        )
+    if not all(is_by_length(column) for column in columns):
+        return columns
+    return columns[::-1] if every_length else columns[-1:]
+
+
+def is_by_length(column: Column) -> bool:
+    """Whether a column is told from its neighbours by numbers alone."""
+    return all(isinstance(value, int) for value in column.at.values())
+
+
+def contest(
+    view: View,
+    claim: Mapping[str, Any],
+    rows: Mapping[str, Row],
+    at: Comparable,
+    match: Match,
+) -> Contest:
+    """One comparison of a claim, among rows by their label."""
+    column = at.columns[0]
+    among = claim.get("among", "layer")
+    names = {label: f"{among} {label}" if label.isdigit() else label for label in rows}
+    pooled = claim.get("pooled", False)
+    measured: dict[str, Value] = {}
+    published: dict[str, Value] = {}
+    for label, row in rows.items():
+        ours = together([measure(view, row, column) for column in at.columns], pooled)
+        paper = together([paper_number(view, claim, row, column) for column in at.columns], pooled)
+        if ours is not None:
+            measured[names[label]] = ours
+        if paper is not None:
+            published[names[label]] = paper
+    row_of_favourite = rows.get(match.favourite)
+    labels = column.at | (row_of_favourite.labels if row_of_favourite else {})
+    where = name_of(claim.get("paper_at", at.title), labels | papers_place(view, column))
+    if "published" in claim:
+        where, published = special.PUBLISHED[claim["published"]](view)
+    paper_label = claim.get("paper_label", match.favourite)
+    if paper_label in published:
+        published = {**published, match.favourite: published[paper_label]}
+    title = at.title
+    if claim.get("pairs"):
+        title = f"{among}s {match.rivals[0]} to {match.favourite}"
+    runs = view.runs(row_of_favourite, column) if row_of_favourite else []
+    rivals = [rival for rival in match.rivals if rival != match.favourite]
+    return Contest(
+        where=view.filled(name_of(title, labels), runs),
+        favourite=names.get(match.favourite, match.favourite),
+        rivals=[names.get(rival, rival) for rival in rivals],
+        measured=measured,
+        published=published,
+        published_where=where,
+        higher=not claim.get("lower", False),
+        floor=floor_of(view, claim, column),
+        digits=claim.get("digits", column.spec.get("digits", 2)),
+        margin=claim.get("margin", 0.0),
+    )
+
+
+def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
+    """The one value, or the mean logarithm of several, of which none may be missing."""
+    complete = [value for value in values if value is not None]
+    if len(complete) < len(values):
+        return None
+    return mean_log(complete) if pooled else complete[0]
+
+
+def floor_of(view: View, claim: Mapping[str, Any], column: Column) -> float | None:
+    """What is reached without solving anything: a number, or a rule's by the column."""
+    floor = claim.get("floor")
+    return special.FLOORS[floor](view, column) if isinstance(floor, str) else floor
+
+
+def measure(view: View, row: Row, column: Column) -> Value | None:
+    """What a row has in a column, with the interval of its samples where a table shows an error."""
+    how = "samples" if column.spec.get("interval") == "error" else ""
+    metric = fill(column.spec["metric"], column.at | row.labels)
+    return view.measured(view.runs(row, column), metric, column.spec, how)
+
+
+def paper_number(view: View, claim: Mapping[str, Any], row: Row, column: Column) -> Value | None:
+    """The paper's number of a row, at its own length or layer."""
+    path = claim.get("paper", column.spec.get("paper", ""))
+    values = column.at | row.labels | papers_place(view, column)
+    return paper_value(view.artifact.paper, fill(path, values)) if path else None
+
+
+def papers_place(view: View, column: Column) -> dict[str, Any]:
+    """The paper's last layer, or its own length that is as far from its longest as ours is."""
+    paper = view.artifact.paper
+    if "lengths" in paper:
+        from_longest = places(view, column.template, every_length=True).index(column)
+        lengths = paper["lengths"][::-1]
+        length = lengths[from_longest] if from_longest < len(lengths) else None
+        return {name: length for name, n in column.at.items() if isinstance(n, int)}
+    return {"layer": paper["layers"][-1]} if "layers" in paper else {}
+
+
+def name_of(title: str, values: Mapping[str, Any]) -> str:
+    """What a comparison is called: data sets as readers know them."""
+    return fill(title, {name: display_name(str(value)) for name, value in values.items()})

@@ -6,7 +6,7 @@ from typing import Any
 
 from tape_exp.drawing.plots import Line, Panel
 from tape_exp.drawing.style import styles_of
-from tape_exp.paper.special import paper_extra_lengths
+from tape_exp.paper.special.addition_trend import paper_extra_lengths
 from tape_exp.paper.view import View
 from tape_exp.results.statistics import Value, lead, over_seeds
 from tape_exp.settings.naming import display_name

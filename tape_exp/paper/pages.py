@@ -7,17 +7,24 @@ from typing import Any
 
 from tabulate import tabulate
 
-from tape_exp.paper import claims
+from tape_exp.paper import verdicts
 from tape_exp.paper.artifact import Artifact, load, names
-from tape_exp.paper.claims import Verdict
-from tape_exp.paper.verdicts import verdict
+from tape_exp.paper.claims import verdict
+from tape_exp.paper.verdicts import Verdict
 from tape_exp.paper.view import View, label_of
 from tape_exp.results.record import Record
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name
 
-ORDER = [claims.YES, claims.NO, claims.UNCLEAR, claims.FLOOR, claims.ONE_SEED, claims.UNTESTED]
+ORDER = [
+    verdicts.YES,
+    verdicts.NO,
+    verdicts.UNCLEAR,
+    verdicts.FLOOR,
+    verdicts.ONE_SEED,
+    verdicts.UNTESTED,
+]
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,9 @@ def judged(records: Sequence[Record]) -> Iterator[tuple[Artifact, list[View], li
 def judgement(artifact: Artifact, shown: Sequence[View], claim: dict[str, Any]) -> Judgement:
     """A claim at the largest scale that tests it, or else has records."""
     none = View(artifact, next(iter(artifact.scales)), [])
-    verdicts = [(v.scale, replace(verdict(v, claim), size=size_of(v))) for v in reversed(shown)]
-    tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
-    scale, found = [*tested, *verdicts, ("", verdict(none, claim))][0]
+    judged = [(v.scale, replace(verdict(v, claim), size=size_of(v))) for v in reversed(shown)]
+    tested = [each for each in judged if each[1].holds != verdicts.UNTESTED]
+    scale, found = [*tested, *judged, ("", verdict(none, claim))][0]
     return Judgement(artifact, scale, claim["text"], found)
 
 
@@ -56,7 +63,7 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
     rows: list[dict[str, Cell]] = [
         {
             "artifact": one.artifact.name,
-            "the paper's claim": one.text or claims.NO_CLAIM,
+            "the paper's claim": one.text or verdicts.NO_CLAIM,
             "paper": one.verdict.paper or ("no numbers" if one.text else ""),
             "ours": one.verdict.ours,
             "holds": one.verdict.holds,

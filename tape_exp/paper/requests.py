@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tape_exp.experiments import grid
-from tape_exp.experiments.needs import locate_all
+from tape_exp.experiments.bases import locate_all
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.paper import runs
 from tape_exp.paper.artifact import Artifact, load, names

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from tape_exp.experiments.needs import with_bases
+from tape_exp.experiments.bases import with_bases
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.view import View, fill, label_of

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
-from tape_exp.paper import special
+from tape_exp.paper.special import theory
 from tape_exp.runs.record import environment_info
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
     finally:
         torch.set_num_threads(threads)
-    for table in (special.theorem, special.propositions):
+    for table in (theory.theorem, theory.propositions):
         print(table(record).markdown(), end="\n\n")
     if given.record:
         path = folders.RESULTS / "theory.json"

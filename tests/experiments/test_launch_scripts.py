@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tape_exp.__main__ import COMMANDS
-from tape_exp.experiments import settings, submit
+from tape_exp.experiments import cluster, submit
 from tape_exp.experiments.__main__ import main
 from tape_exp.settings.folders import ROOT
 
@@ -91,7 +91,7 @@ def sbatch(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     monkeypatch.setenv("TAPE_EXP_SETUP", "")
-    monkeypatch.setattr(settings, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(cluster, "CLUSTER", tmp_path / "cluster.yaml")
     return tmp_path
 
 

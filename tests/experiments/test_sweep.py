@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tape_exp.experiments import settings
+from tape_exp.experiments import cluster
 from tape_exp.experiments import slurm as room
 from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.run_spec import read_specs
@@ -42,7 +42,7 @@ def slurm(tmp_path, monkeypatch):
         (commands / name).chmod(0o755)
     (tmp_path / "sbatch.says").write_text("41;cluster\n")
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    monkeypatch.setattr(settings, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(cluster, "CLUSTER", tmp_path / "cluster.yaml")
     monkeypatch.setattr(room, "snapshot", lambda folder: ROOT)
     return tmp_path
 

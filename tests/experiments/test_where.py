@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tape_exp.bench import __main__ as bench
-from tape_exp.experiments import local, settings, slurm
+from tape_exp.experiments import cluster as cluster_module
+from tape_exp.experiments import local, slurm
 from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.execute import execute
 from tape_exp.experiments.run_spec import read_specs
@@ -38,7 +39,7 @@ def cluster(monkeypatch, tmp_path):
 
     monkeypatch.setattr(slurm, "queued", lambda name: {})
     monkeypatch.setattr(slurm, "sbatch", sbatch)
-    monkeypatch.setattr(settings, "CLUSTER", tmp_path / "cluster.yaml")
+    monkeypatch.setattr(cluster_module, "CLUSTER", tmp_path / "cluster.yaml")
     monkeypatch.setattr(slurm, "snapshot", lambda folder: ROOT)
     monkeypatch.setattr(local, "start", None)
     return calls

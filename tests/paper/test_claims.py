@@ -12,18 +12,18 @@ from scipy import stats
 
 from tape_exp.paper import claims, verdicts
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.claims import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest, decide
-from tape_exp.paper.verdicts import contests
+from tape_exp.paper.claims import contests
+from tape_exp.paper.verdicts import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest, decide
 from tape_exp.paper.view import View
 from tape_exp.results.statistics import Value, over_seeds
 from tape_exp.results.store import read_records
 from tests.paper.fakes import addition, record, runs, view
 
 
-def verdict(view: View) -> claims.Verdict:
+def verdict(view: View) -> verdicts.Verdict:
     """On the one claim of an artifact."""
     (claim,) = view.artifact.claims
-    return verdicts.verdict(view, claim)
+    return claims.verdict(view, claim)
 
 
 values = st.lists(st.floats(-100, 100), min_size=0, max_size=4)
@@ -41,7 +41,7 @@ def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
 
 def test_the_worked_example_of_a_verdict_is_right():
     example = {"over_seeds": over_seeds}
-    found = doctest.testmod(claims, extraglobs=example, optionflags=doctest.ELLIPSIS)
+    found = doctest.testmod(verdicts, extraglobs=example, optionflags=doctest.ELLIPSIS)
     assert found.attempted > 5
     assert not found.failed
 
@@ -78,7 +78,7 @@ def test_one_rival_ahead_refutes_and_one_missing_leaves_it_open():
 @given(values, values, values, st.booleans())
 def test_a_claim_holds_only_where_a_paired_test_tells_every_rival_apart(ours, one, two, higher):
     holds = decide([contest(ours, one, two, higher=higher)]).holds
-    assert holds in claims.PRIORITY
+    assert holds in verdicts.PRIORITY
     for rival in (one, two) if holds == YES else ():
         n = min(len(ours), len(rival))
         found = stats.ttest_rel(ours[:n], rival[:n])
@@ -150,10 +150,10 @@ def test_several_lengths_of_one_model_are_one_comparison():
 def test_a_floor_is_cleared_only_beyond_the_error_of_the_samples():
     few = {seed: Value(30.0, 10.0, 50.0) for seed in range(3)}
     both = {"t": over_seeds(few), "b": over_seeds(few)}
-    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds == claims.FLOOR
+    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds == verdicts.FLOOR
     many = {seed: Value(30.0 + seed, 28.0, 33.0) for seed in range(3)}
     both = {"t": over_seeds(many), "b": over_seeds(few)}
-    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds != claims.FLOOR
+    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds != verdicts.FLOOR
 
 
 def test_equal_methods_rarely_differ():

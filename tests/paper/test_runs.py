@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tape_exp.experiments import local
-from tape_exp.experiments.needs import runnable
+from tape_exp.experiments.bases import runnable
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.paper import compare

@@ -109,6 +109,20 @@ def test_workers_share_a_search(there, tmp_path):
     assert len([*tmp_path.glob("arithmetic/smoke/rope/*/DONE")]) in (1, 2, 3), printed
 
 
+def test_tokens_are_made_and_nothing_is_trained(there, tmp_path, text_folder):
+    words = ["task=c4", "model=rope", "scale.text=local", f"task.text.path={text_folder}"]
+    words += ["task.train_length=32", "task.tokenizer.kind=byte", f"runs={tmp_path}/runs"]
+    words += ["task.windows.lengths=[16,32]", "task.validation_rows=4"]
+    words += [f"task.validation.path={text_folder}", f"task.tests.github.path={text_folder}"]
+    words += [f"cache={tmp_path}/cache"]
+    job = submit(there, "--mem=0", "--gpus-per-node=0", "launch/tokenize.sbatch", *words)
+    end(there)
+    printed = (tmp_path / f"tokenize-{job}.txt").read_text()
+    assert f"are in {tmp_path}/cache" in printed
+    assert [*(tmp_path / "cache").iterdir()]
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.skipif(not find_spec("submitit"), reason="hydra-submitit-launcher is not installed")
 def test_hydras_jobs_are_requeued_and_a_failed_one_costs_no_other(slurm, tmp_path):
     words = ["-m", "hydra/launcher=slurm", "hydra.launcher.timeout_min=10", "model=rope"]

@@ -1,0 +1,43 @@
+"""tab_flops: what TAPE adds to RoPE, as counted and as the paper counts."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tape_exp.paper import verdicts
+from tape_exp.results.statistics import Value
+
+if TYPE_CHECKING:
+    from tape_exp.paper.view import View
+
+
+def flops_verdict(view: "View", claim: Mapping[str, Any]) -> verdicts.Verdict:
+    """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
+    ours = added_by_tape(view, "ours")
+    papers = added_by_tape(view, "paper")
+    errors = [abs(ours[count] - papers[count]) for count in ours if count in papers]
+    holds = verdicts.UNTESTED
+    if errors:
+        holds = verdicts.YES if max(errors) < 0.1 else verdicts.NO
+    text = ", ".join(f"{percent:+.1f} % {count}" for count, percent in ours.items())
+    papers_text = ", ".join(f"{percent:+.1f} % {count}" for count, percent in papers.items())
+    seeds = "a count" if errors else ""
+    return verdicts.Verdict(
+        papers_text, text, holds, seeds=seeds, short=text, short_paper=papers_text
+    )
+
+
+def added_by_tape(view: "View", who: str) -> dict[str, float]:
+    """What TAPE has more than RoPE of each count, in percent: the paper's, or ours."""
+    rows = {str(row["model"]): row for row in view.table.rows} if view.table else {}
+    columns = {
+        "FLOPs": f"FLOPs {who} (G)",
+        "MACs": f"MACs {who} (G)",
+        "parameters": f"params {who} (M)",
+    }
+    added = {}
+    for count, column in columns.items():
+        tape = rows.get("tape", {}).get(column)
+        rope = rows.get("rope", {}).get(column)
+        if isinstance(tape, Value) and isinstance(rope, Value):
+            added[count] = 100 * (tape.number / rope.number - 1)
+    return added

@@ -1,0 +1,29 @@
+"""tab_scrolls: what is reached without reading."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tape_exp.data.builtin import FACTS
+from tape_exp.paper.artifact import reported
+from tape_exp.results.tables import Column
+
+if TYPE_CHECKING:
+    from tape_exp.paper.view import View
+
+
+def scrolls_floor(view: "View", column: Column) -> float | None:
+    """What is reached without reading, in percent: on generated text by a guess among the answers,
+    on the real sets by the naive baseline of the benchmark's authors.
+    """
+    (dataset,) = column.at.values()
+    if view.scale == "smoke":
+        known = {"contract_nli": 100 / 3} | dict.fromkeys(FACTS, 25.0)
+        return known.get(dataset)
+    return naive_score(dataset)
+
+
+def naive_score(dataset: str) -> float:
+    """What answers without a model reach on a set of SCROLLS, in percent: of ROUGE the mean."""
+    naive = reported()["tab_scrolls"]["naive"][dataset]
+    return float(np.prod(naive) ** (1 / np.size(naive)))
