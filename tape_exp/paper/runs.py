@@ -39,8 +39,10 @@ def specs_of(
     check_patterns(only, [run.label for _, _, run in every])
     specs: dict[str, RunSpec] = {}
     shown: list[Record] = []
+    asked_of_others = set[str]()  # metrics of columns that runs fill which are not to be made
     for view, seed, run in every:
         if only and not any(fnmatchcase(run.label, pattern) for pattern in only):
+            asked_of_others |= run.metrics.keys()
             continue
         overrides = [*run.overrides, *extra]
         known = view.of_words(tuple(overrides))
@@ -49,6 +51,7 @@ def specs_of(
             known = []
         shown += known
         if known and not recorded:
+            asked_of_others |= run.metrics.keys()
             continue
         overrides.append(f"seed={seed}")
         title = f"{view.artifact.name}: {run.label}, scale {scale}, seed {seed}"
@@ -56,6 +59,9 @@ def specs_of(
         spec.results = view.artifact.results
         spec.metrics = run.metrics
         with_bases(specs, spec)
+    for spec in specs.values():
+        for asked in asked_of_others & spec.metrics.keys():
+            del spec.metrics[asked]
     if shown:
         log.info("runs that are recorded: %d.", len(shown))
         tell_other_sources(shown)

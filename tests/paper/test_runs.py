@@ -116,6 +116,12 @@ def test_runs_of_the_papers_scale_can_be_built():
     assert runnable(jobs, all_of_them=True) == jobs
 
 
+@pytest.mark.parametrize("label", ["tape intact 5 digits", "tape intact text"])
+def test_a_run_is_made_alone_though_its_task_lacks_what_other_columns_show(label):
+    specs = room.specs_of([load("fig_address")], "ladder", [0], records=[], only=[label])
+    assert runnable(specs, all_of_them=True) == specs
+
+
 @pytest.mark.slow
 def test_the_mistake_of_a_quiet_run_is_told(jobs):
     jobs[0].overrides = ["no_such_key=1"]
