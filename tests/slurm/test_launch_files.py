@@ -13,6 +13,7 @@ import pytest
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
+from tests.conftest import on_text
 from tests.slurm.cluster import ask, wait_for
 from tests.slurm.test_slurm import FIXED, curve, idle, place, reached, slurm, train
 from tests.slurm.test_slurm import pytestmark as of_slurm
@@ -110,16 +111,13 @@ def test_workers_share_a_search(there, tmp_path):
 
 
 def test_tokens_are_made_and_nothing_is_trained(there, tmp_path, text_folder):
-    words = ["task=c4", "model=rope", "scale.text=local", f"task.text.path={text_folder}"]
-    words += ["task.train_length=32", "task.tokenizer.kind=byte", f"runs={tmp_path}/runs"]
-    words += ["task.windows.lengths=[16,32]", "task.validation_rows=4"]
-    words += [f"task.validation.path={text_folder}", f"task.tests.github.path={text_folder}"]
-    words += [f"cache={tmp_path}/cache"]
-    job = submit(there, "--mem=0", "--gpus-per-node=0", "launch/tokenize.sbatch", *words)
+    words = ["task=c4", "model=rope", *on_text(text_folder), f"runs={tmp_path}/runs"]
+    options = ["--time=10", "--mem=0", "--gpus-per-node=0"]  # jobs here have an hour at most
+    job = submit(there, *options, "launch/tokenize.sbatch", *words)
     end(there)
     printed = (tmp_path / f"tokenize-{job}.txt").read_text()
-    assert f"are in {tmp_path}/cache" in printed
-    assert [*(tmp_path / "cache").iterdir()]
+    assert f"are in {text_folder}/cache" in printed
+    assert [*(text_folder / "cache").iterdir()]
     assert not (tmp_path / "runs").exists()
 
 
