@@ -10,7 +10,6 @@ from tape_exp.paper.verdicts import Contest, Verdict, decide
 from tape_exp.paper.view import Row, View, fill, paper_value
 from tape_exp.results.statistics import Value, mean_log
 from tape_exp.results.tables import Column
-from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name
 
 
@@ -106,13 +105,7 @@ def last_measured(view: View, name: str) -> str:
 
 def places(view: View, template: str, every_length: bool = False) -> list[Column]:
     """The columns of ours that a claim is about: of those by a length the last, or all, from it."""
-    columns = [c for c in view.our_columns if template in (c.template, c.name)]
-    if not columns and view.all_runs:
-        known = [column.name for column in view.our_columns]
-        raise ConfigError(
-            f"conf/paper/{view.artifact.name}.yaml: {template} in at of the claim"
-            f"{did_you_mean(template, known)} Known: {', '.join(known)}."
-        )
+    columns = [column for column in view.columns_named(template) if column.who == "ours"]
     if not all(is_by_length(column) for column in columns):
         return columns
     return columns[::-1] if every_length else columns[-1:]

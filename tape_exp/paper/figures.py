@@ -272,7 +272,7 @@ def _parts(view: View, spec: Mapping[str, Any]) -> Draw | None:
     labels = list(dict.fromkeys(row.labels[across] for row in view.rows))
     points: dict[PartsPanel, dict[str, dict[str, Value]]] = {}
     for heading in spec["of"]:
-        (column,) = (column for column in view.columns if column.name == heading)
+        (column,) = view.columns_named(heading)
         for row in view.rows:
             panel = PartsPanel(row.labels[view.dimensions()[0]], heading)
             value = view.cell(row, column)

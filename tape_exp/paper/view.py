@@ -18,13 +18,13 @@ from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value, lead
 from tape_exp.results.store import commits
 from tape_exp.results.tables import Cell, Column, Table, span
-from tape_exp.settings.errors import one_of
+from tape_exp.settings.errors import ConfigError, did_you_mean, one_of, warn
 
 INTERVALS: dict[str, Callable[[Mapping[int, Value]], Value]] = {
     "seeds": statistics.over_seeds,
     "samples": statistics.over_samples,
     "error": statistics.with_error,
-    "count": lambda runs: Value([*runs.values()][-1].number),  # the same with every seed
+    "count": statistics.over_counts,
 }
 OURS = {"metric", "text", "show"}  # keys of a column that has numbers of our runs
 
@@ -128,19 +128,44 @@ class View:
         """Every column, in order; a pair of them where the paper has numbers too."""
         columns = []
         for template, spec in self.artifact.columns.items():
-            if self.scale not in spec.get("scales", [self.scale]):
-                continue
-            for place in self._places(spec):
-                if place.paper is not None and "paper" in spec:
-                    columns.append(Column(template, spec, "paper", place.paper))
-                if place.ours is not None and OURS & spec.keys():
-                    columns.append(Column(template, spec, "ours", place.ours))
+            if self.scale in spec.get("scales", [self.scale]):
+                columns += self._columns_of(template, spec)
+        return columns
+
+    def _columns_of(self, template: str, spec: dict[str, Any]) -> list[Column]:
+        """Those that a key of the YAML makes."""
+        columns = []
+        for place in self._places(spec):
+            if place.paper is not None and "paper" in spec:
+                columns.append(Column(template, spec, "paper", place.paper))
+            if place.ours is not None and OURS & spec.keys():
+                columns.append(Column(template, spec, "ours", place.ours))
         return columns
 
     @cached_property
     def our_columns(self) -> list[Column]:
         """Those with numbers of our runs."""
         return [column for column in self.columns if column.who == "ours"]
+
+    def columns_named(self, name: str) -> list[Column]:
+        """The columns of a key of the YAML, ``{who} {n}``, or the one that it makes, ``ours 512``;
+        none where they are of other scales.
+
+        Raises:
+            ConfigError: the YAML has no such column.
+        """
+        found = [column for column in self.columns if name in (column.template, column.name)]
+        if found:
+            return found
+        known = [*self.artifact.columns]
+        for template, spec in self.artifact.columns.items():
+            known += [column.name for column in self._columns_of(template, spec)]
+        if name not in known:
+            raise ConfigError(
+                f"conf/paper/{self.artifact.name}.yaml: column {name}{did_you_mean(name, known)} "
+                f"Known: {', '.join(dict.fromkeys(known))}."
+            )
+        return []
 
     def _places(self, spec: dict[str, Any]) -> list[Place]:
         """Every place of a column: the product of what its placeholders stand for.
@@ -165,8 +190,10 @@ class View:
         """A list, or that of a key of the records (a single value is a list of one)."""
         if not isinstance(values, str):
             return list(values)
-        value = next(iter(self.lookup(values, self.fitting([*self.common, *words]))), None)
-        return list(value) if isinstance(value, list) else [value]
+        for row in self.rows:
+            for value in self.lookup(values, self.runs_with(row, words)):
+                return list(value) if isinstance(value, list) else [value]
+        return [None]
 
     def runs(self, row: Row, column: Column | None = None) -> list[Record]:
         """The newest record of each seed of a cell, up to as many as its row says; without a column
@@ -178,6 +205,15 @@ class View:
             return flat_list(self.runs(row, ours) for ours in self.our_columns)
         runs = self.of_words(self.words(row, column), row.keys)
         return [run for run in runs if row.seeds is None or run.seed < row.seeds]
+
+    def runs_with(self, row: Row, words: Sequence[str]) -> list[Record]:
+        """The runs of a row with further overrides, those of a column that is still to be made."""
+        if self._runs_of is not None:
+            return self._runs_of(row)
+        named = [*self.common, *row.words, *words]
+        if not names_scale(named):
+            named.append(f"scale={self.scale}")
+        return self.of_words(tuple(named), row.keys)
 
     def words(self, row: Row, column: Column | None = None) -> tuple[str, ...]:
         """The overrides of the runs of a cell, the scale among them."""
@@ -197,13 +233,14 @@ class View:
         """
         if words not in self._cells:
             values = where(words)
-            newest = {}
+            newest: dict[int, Record] = {}
             for run in self.of_task(words):  # by time
                 if run.is_legacy:
                     same = legacy.is_of(run, values, keys or {})
                 else:
                     same = self.is_of(run, words)
                 if same:
+                    warn_of_other_data(newest.get(run.seed), run)
                     newest[run.seed] = run
             self._cells[words] = [newest[seed] for seed in sorted(newest)]
         return self._cells[words]
@@ -316,7 +353,20 @@ class View:
             cells[last] = row.labels[last] + KNOWS_DIGITS
         for column in self.columns:
             cells[column.name] = self.cell(row, column)
-        return cells | self.origin(runs)
+        origin = self.origin(runs)
+        if origin:
+            origin["seeds"] = self.seeds_of_cells(row, cells)
+        return cells | origin
+
+    def seeds_of_cells(self, row: Row, cells: Mapping[str, Cell]) -> str:
+        """How many seeds the numbers of a row have: ``3``, or ``1 to 3`` where columns differ."""
+        counts = set()
+        for column in self.our_columns:
+            cell = cells[column.name]
+            if isinstance(cell, Value) and cell.runs:
+                counts.add(len(cell.runs))
+        counts = counts or {len(self.runs(row))}
+        return span(str(min(counts)), str(max(counts)))
 
     def cell(self, row: Row, column: Column) -> Cell:
         """What is in a cell: a value, a text, or None where nothing is known."""
@@ -460,6 +510,20 @@ def fact_of(run: Record, key: str) -> Any:
         if facts.get(key) is not None:
             return facts[key]
     return None
+
+
+def warn_of_other_data(older: Record | None, newer: Record) -> None:
+    """Say so where two runs of a cell and a seed read different data: records call a folder by its
+    last name, so that two of one name look the same.
+    """
+    if older is None or older.get("fingerprint_version") is None:
+        return
+    _, version, data = newer.data
+    if older.data[1] == version and older.data[2] != data:
+        warn(
+            f"{newer.name} read other data than {older.name}, which has the same settings; the "
+            "newer one is shown. Give folders of different texts different names."
+        )
 
 
 def seeds_of(runs: Iterable[Record]) -> set[int]:

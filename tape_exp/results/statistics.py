@@ -49,6 +49,14 @@ def over_seeds(runs: Mapping[int, Value]) -> Value:
     return Value(centre, centre - half, centre + half, runs, n=n)
 
 
+def over_counts(runs: Mapping[int, Value]) -> Value:
+    """What is counted, which no seed changes; where seeds differ all the same, their mean and its
+    interval.
+    """
+    numbers = {run.number for run in runs.values()}
+    return Value(numbers.pop()) if len(numbers) == 1 else over_seeds(runs)
+
+
 def over_samples(runs: Mapping[int, Value]) -> Value:
     """The mean over runs that are asked the same samples: to each side the half over seeds and the
     mean half over samples are added as independent errors are, √(a² + b²). A single run keeps its

@@ -8,6 +8,8 @@ import os
 import pytest
 
 from tape_exp.paper.artifact import load
+from tape_exp.paper.claims import verdict
+from tape_exp.paper.figures import figures
 from tape_exp.paper.pages import claims_table, judged
 from tape_exp.paper.view import View
 from tape_exp.results.store import add_records, read_records
@@ -169,6 +171,61 @@ def test_of_several_records_of_a_seed_the_newest_counts():
     new |= {"run": "new", "started": "2027"}
     (row,) = rows_of(view([old, new], rows={"model": ["rope"]}).table.csv())
     assert row["ours"] == "21"
+
+
+def test_two_folders_of_one_name_are_told_apart_by_what_was_read(capsys):
+    """Records call a folder by its last name."""
+    (older,) = runs("rope", [20.0], fingerprint_version=3, data_fingerprint="a")
+    newer = record("rope", 0, {"test/exact_match": 30.0}, run="again", started="2027")
+    same = newer | {"fingerprint_version": 3, "data_fingerprint": "a"}
+    other = newer | {"fingerprint_version": 3, "data_fingerprint": "b"}
+    for made, warned in ((same, 0), (other, 1), (newer, 0)):
+        assert view([older, made]).table.rows[0]["ours"].number == 30
+        assert capsys.readouterr().err.count("read other data than") == warned
+
+
+def test_a_row_says_how_few_seeds_a_cell_of_it_has():
+    made = [record("rope", seed, {"test/exact_match": 5.0}) for seed in (0, 1, 2)]
+    made[0]["metrics"]["steps"] = 9.0
+    columns = {"{who}": {"metric": "test/exact_match"}, "steps": {"metric": "steps"}}
+    (row,) = view(made, columns=columns).table.rows[:1]
+    assert row["seeds"] == "1 to 3"
+
+
+def test_columns_are_of_the_runs_that_are_shown():
+    """The lengths of a run with a further setting, here more steps, are no columns."""
+    of_rows = runs("rope", [1.0], task={"lengths": [8]})
+    words = ["model=rope", "task.optim.max_steps=9"]
+    other = runs("rope", [2.0], task={"lengths": [8, 16]}, words=words, run="first", started="2020")
+    columns = {"at {n}": {"metric": "test/exact_match", "each": {"n": "task.lengths"}}}
+    shown = view([*other, *of_rows], columns=columns, claim={})
+    assert [column.name for column in shown.our_columns] == ["at 8"]
+
+
+@pytest.mark.parametrize("name", ["tab_flops", "fig_address", "fig_addition_trend", "tab_ablation"])
+def test_a_column_that_is_renamed_changes_no_verdict_in_silence(name, records):
+    """Rules, figures and claims that name it say so; others are as before."""
+    artifact = load(name)
+    scales = [*artifact.scales]
+
+    def outcome(changed):
+        found = []
+        for scale in scales:
+            at_scale = View(changed, scale, records)
+            found += [verdict(at_scale, claim).holds for claim in changed.claims]
+            found += [suffix for suffix, _ in figures(at_scale)]
+        return found
+
+    expected = outcome(artifact)
+    told = {}
+    for key in artifact.columns:
+        columns = {f"{k} now" if k == key else k: spec for k, spec in artifact.columns.items()}
+        try:
+            assert outcome(dataclasses.replace(artifact, columns=columns)) == expected, key
+        except ConfigError as error:
+            told[key] = str(error)
+    assert told
+    assert all(f"column {key}" in text for key, text in told.items())
 
 
 def test_a_key_in_which_rows_differ_is_in_the_caption():

@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from tape_exp.paper.view import View
 
 
+COUNTS = {  # what a verdict calls a count -> the columns of it, the paper's and ours
+    "FLOPs": "FLOPs {who} (G)",
+    "MACs": "MACs {who} (G)",
+    "parameters": "params {who} (M)",
+}
+
+
 def flops_verdict(view: "View", claim: Mapping[str, Any]) -> verdicts.Verdict:
     """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
     ours = added_by_tape(view, "ours")
@@ -28,16 +35,12 @@ def flops_verdict(view: "View", claim: Mapping[str, Any]) -> verdicts.Verdict:
 
 def added_by_tape(view: "View", who: str) -> dict[str, float]:
     """What TAPE has more than RoPE of each count, in percent: the paper's, or ours."""
-    rows = {str(row["model"]): row for row in view.table.rows} if view.table else {}
-    columns = {
-        "FLOPs": f"FLOPs {who} (G)",
-        "MACs": f"MACs {who} (G)",
-        "parameters": f"params {who} (M)",
-    }
+    rows = {row.labels["model"]: row for row in view.rows}
     added = {}
-    for count, column in columns.items():
-        tape = rows.get("tape", {}).get(column)
-        rope = rows.get("rope", {}).get(column)
-        if isinstance(tape, Value) and isinstance(rope, Value):
-            added[count] = 100 * (tape.number / rope.number - 1)
+    for count, key in COUNTS.items():
+        for column in view.columns_named(key):
+            tape = view.cell(rows["tape"], column)
+            rope = view.cell(rows["rope"], column)
+            if column.who == who and isinstance(tape, Value) and isinstance(rope, Value):
+                added[count] = 100 * (tape.number / rope.number - 1)
     return added
