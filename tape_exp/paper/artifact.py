@@ -5,7 +5,8 @@ by which their records are found), and what a column measures (``columns``). doc
 explains every key.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,35 @@ COLUMN = {
     *("each", "where", "rows", "scales", "seeds_of", "digits", "times", "interval", "heading"),
     "rank",  # which counts in a mean rank, and whether lower or higher is better
 }
-CLAIM = {
-    *("text", "at", "better", "than", "among", "rows", "pairs", "every", "pooled", "lower"),
-    *("floor", "margin", "digits", "paper", "paper_label", "paper_at", "published"),
-    *("builtin", "rule"),
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence of the paper: one method is better than others at something."""
+
+    text: str
+    # which rows are compared: labels of the dimension ``among``, and of the other dimensions
+    among: str = ""  # default: the last dimension
+    better: list[str] = field(default_factory=lambda: ["tape"])
+    than: list[str] | None = None  # default: all others
+    pairs: bool = False  # each label against the one before it
+    rows: dict[str, Any] = field(default_factory=dict)  # dimension -> labels, or ``last``
+    # at what: a column -> what it is called; of several that differ in a length the last
+    at: dict[str, str] = field(default_factory=dict)
+    every: bool = False  # every length
+    pooled: bool = False  # the mean logarithm over all lengths is one comparison
+    # how
+    lower: bool = False  # less is better
+    floor: float | str | None = None  # what is reached without solving anything, or whose rule
+    margin: float = 0.0  # what it may be behind by and still be as good
+    digits: int | None = None
+    rule: str = ""  # of tape_exp.paper.special, in the place of comparisons
+    builtin: str = ""  # a note where the text is built in
+    # the paper's numbers
+    paper: str = ""  # where they are; default: those of the column
+    paper_label: str = ""  # whose they are; default: the favourite's
+    paper_at: str = ""  # at what; default: as ours
+    published: str = ""  # the function of tape_exp.paper.special that has them
 
 
 @dataclass(kw_only=True)
@@ -42,8 +67,7 @@ class Artifact:
     overrides: list[str] = field(default_factory=list)  # of every run
     at: dict[str, list[str]] = field(default_factory=dict)  # scale -> further ones, of bases too
     values: dict[str, dict[str, str]] = field(default_factory=dict)  # scale -> {name} in overrides
-    # one, or a list; tape_exp.paper.claims has the keys
-    claim: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)
+    claim: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)  # one, or several
     # scale, the smallest first -> what it needs
     scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))
     place: dict[str, str] = field(default_factory=dict)  # what pages call a scale
@@ -57,20 +81,31 @@ class Artifact:
     provenance: list[str] = field(default_factory=lambda: ["seeds", "scale", "commit"])
 
     def __post_init__(self) -> None:
-        parts = [("the claim", claim, CLAIM) for claim in self.claims]
-        parts += [(f"column {heading}", column, COLUMN) for heading, column in self.columns.items()]
-        for part, keys, known in parts:
-            if wrong := next((key for key in keys if key not in known), None):
+        for claim in self._claims():
+            self._check("the claim", claim, [one.name for one in fields(Claim)])
+            if "text" not in claim or not {"at", "rule"} & claim.keys():
+                raise ConfigError(f"conf/paper/{self.name}.yaml: the claim needs text: and at:.")
+        for heading, column in self.columns.items():
+            self._check(f"column {heading}", column, COLUMN)
+
+    def _check(self, part: str, keys: Iterable[str], known: Collection[str]) -> None:
+        """Raise :class:`ConfigError` where a part of the YAML has a key that nobody reads."""
+        for key in keys:
+            if key not in known:
                 raise ConfigError(
-                    f"conf/paper/{self.name}.yaml: {wrong} in {part}{did_you_mean(wrong, known)} "
+                    f"conf/paper/{self.name}.yaml: {key} in {part}{did_you_mean(key, known)} "
                     f"Known: {', '.join(sorted(known))}."
                 )
 
-    @property
-    def claims(self) -> list[dict[str, Any]]:
-        """What the paper claims of it; a YAML without a list has one claim, or none."""
+    def _claims(self) -> list[dict[str, Any]]:
+        """The claims as the YAML has them; without a list it has one, or none."""
         every = self.claim if isinstance(self.claim, list) else [self.claim]
         return [claim for claim in every if claim]
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What the paper claims of it."""
+        return [Claim(**claim) for claim in self._claims()]
 
     @property
     def paper(self) -> dict[str, Any]:

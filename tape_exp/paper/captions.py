@@ -33,8 +33,8 @@ def tested_rivals(view: "View") -> str:
     favourites: list[str] = []
     rivals: list[str] = []
     for claim in view.artifact.claims:
-        favourites += claim.get("better", ["tape"])
-        rivals += claim.get("than", shown)
+        favourites += claim.better
+        rivals += shown if claim.than is None else claim.than
     if not rivals or not shown - {*rivals, *favourites}:
         return ""
     names = [display_name(name) for name in dict.fromkeys(rivals) if name not in favourites]

@@ -1,4 +1,4 @@
-"""The comparisons that the claim of an artifact makes, and the verdict on it."""
+"""The comparisons that a claim of an artifact makes, and the verdict on it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from tape_exp.paper import special
+from tape_exp.paper.artifact import Claim
 from tape_exp.paper.verdicts import Contest, Verdict, decide
 from tape_exp.paper.view import Row, View, fill, paper_value
 from tape_exp.results.statistics import Value, mean_log
@@ -13,38 +14,12 @@ from tape_exp.results.tables import Column
 from tape_exp.settings.naming import display_name
 
 
-def verdict(view: View, claim: Mapping[str, Any]) -> Verdict:
+def verdict(view: View, claim: Claim) -> Verdict:
     """The verdict on a claim of an artifact at a scale."""
-    if "rule" in claim:
-        return special.VERDICTS[claim["rule"]](view, claim)
-    note = claim.get("builtin", "")
-    builtin = view.scale == "smoke" or "builtin" in view.lookup("task.source")
-    return decide([*contests(view, claim)], note if builtin else "")
-
-
-def contests(view: View, claim: Mapping[str, Any]) -> Iterator[Contest]:
-    """The comparisons that a claim makes.
-
-    Its keys: ``better`` (default ``[tape]``) and ``than`` (default all others), labels of the
-    dimension ``among`` (default the last); ``at``: column -> what it is called, the last of several
-    that differ in a length, or ``every`` one; ``rows``: labels of the other dimensions, or
-    ``last``; ``pairs``: each label and the one before it; ``pooled``: the mean logarithm over all
-    lengths is one comparison; ``lower``: less is better; ``floor``; ``margin``: what it may be
-    behind by and still be as good; ``digits``; ``paper_label``: whose numbers the paper has of it.
-    """
-    among = claim.get("among", (view.dimensions() or ["model"])[-1])
-    labels = labels_of(view, among)
-    better = claim.get("better", ["tape"])
-    than = claim.get("than", [label for label in labels if label not in better])
-    matches = [Match(favourite, [*than]) for favourite in better]
-    if claim.get("pairs"):
-        matches = [Match(deeper, [before]) for before, deeper in pairwise(labels)]
-    for rows in rows_compared(view, claim, among):
-        by_label = {row.labels[among]: row for row in rows}
-        for template, title in claim["at"].items():
-            for columns in groups(view, template, claim):
-                for match in matches:
-                    yield contest(view, claim, by_label, Comparable(columns, title), match)
+    if claim.rule:
+        return special.VERDICTS[claim.rule](view, claim)
+    on_builtin = view.scale == "smoke" or "builtin" in view.lookup("task.source")
+    return decide([*contests(view, claim)], claim.builtin if on_builtin else "")
 
 
 @dataclass(frozen=True)
@@ -57,10 +32,36 @@ class Match:
 
 @dataclass(frozen=True)
 class Comparable:
-    """At what they are compared: a column, or several together, and what a claim calls it."""
+    """At what they are compared: a column, or several together, and what the claim calls it."""
 
     columns: Sequence[Column]
     title: str
+
+
+def contests(view: View, claim: Claim) -> Iterator[Contest]:
+    """The comparisons that a claim makes: at each choice of the other dimensions, in each column,
+    of each pair of a favourite and its rivals.
+
+    Of ``better: [tape]``, ``at: {"{n}": "{n} tokens"}`` and the models rope, fire and tape there is
+    one: tape against rope and fire, in the column of the longest length.
+    """
+    last = view.dimensions()[-1] if view.dimensions() else "model"
+    among = claim.among or last
+    matches = matches_of(claim, labels_of(view, among))
+    for rows in rows_compared(view, claim, among):
+        by_label = {row.labels[among]: row for row in rows}
+        for at in comparables(view, claim):
+            for match in matches:
+                yield contest(view, claim, by_label, at, match)
+
+
+def matches_of(claim: Claim, labels: Sequence[str]) -> list[Match]:
+    """Who is compared with whom."""
+    if claim.pairs:
+        return [Match(deeper, [before]) for before, deeper in pairwise(labels)]
+    others = [label for label in labels if label not in claim.better]
+    rivals = others if claim.than is None else claim.than
+    return [Match(favourite, [*rivals]) for favourite in claim.better]
 
 
 def labels_of(view: View, dimension: str) -> list[str]:
@@ -70,27 +71,14 @@ def labels_of(view: View, dimension: str) -> list[str]:
     return list(dict.fromkeys(row.labels[dimension] for row in view.rows))
 
 
-def rows_compared(view: View, claim: Mapping[str, Any], among: str) -> Iterator[list[Row]]:
+def rows_compared(view: View, claim: Claim, among: str) -> Iterator[list[Row]]:
     """The rows of each choice of the other dimensions, those that differ in ``among`` alone."""
     others = {name: labels_of(view, name) for name in view.dimensions() if name != among}
-    for name, chosen in claim.get("rows", {}).items():
+    for name, chosen in claim.rows.items():
         others[name] = [last_measured(view, name)] if chosen == "last" else chosen
     for choice in product(*others.values()):
         labels = dict(zip(others, choice, strict=True))
         yield [row for row in view.rows if row.labels.items() >= labels.items()]
-
-
-def groups(view: View, template: str, claim: Mapping[str, Any]) -> list[list[Column]]:
-    """The columns of each comparison: one, or the lengths whose mean logarithm is compared."""
-    pooled = claim.get("pooled", False)
-    columns = places(view, template, claim.get("every", False) or pooled)
-    if not pooled:
-        return [[column] for column in columns]
-    by_corpus: dict[tuple[Any, ...], list[Column]] = {}
-    for column in columns:
-        corpus = tuple(value for value in column.at.values() if not isinstance(value, int))
-        by_corpus.setdefault(corpus, []).append(column)
-    return [*by_corpus.values()]
 
 
 def last_measured(view: View, name: str) -> str:
@@ -98,14 +86,30 @@ def last_measured(view: View, name: str) -> str:
     columns = [column for column in view.columns if "metric" in column.spec]
     rows = {row.labels[name]: row for row in view.rows}
     for label, row in reversed(rows.items()):
-        if any(view.cell(row, column) for column in columns):
-            return label
+        for column in columns:
+            if view.cell(row, column):
+                return label
     return ""
 
 
-def places(view: View, template: str, every_length: bool = False) -> list[Column]:
+def comparables(view: View, claim: Claim) -> Iterator[Comparable]:
+    """Each column at which the claim compares, or the lengths of a corpus together."""
+    for name, title in claim.at.items():
+        if claim.pooled:
+            by_corpus: dict[tuple[Any, ...], list[Column]] = {}
+            for column in places(view, name, every_length=True):
+                corpus = tuple(at for at in column.at.values() if not isinstance(at, int))
+                by_corpus.setdefault(corpus, []).append(column)
+            for columns in by_corpus.values():
+                yield Comparable(columns, title)
+        else:
+            for column in places(view, name, claim.every):
+                yield Comparable([column], title)
+
+
+def places(view: View, name: str, every_length: bool = False) -> list[Column]:
     """The columns of ours that a claim is about: of those by a length the last, or all, from it."""
-    columns = [column for column in view.columns_named(template) if column.who == "ours"]
+    columns = [column for column in view.columns_named(name) if column.who == "ours"]
     if not all(is_by_length(column) for column in columns):
         return columns
     return columns[::-1] if every_length else columns[-1:]
@@ -117,51 +121,56 @@ def is_by_length(column: Column) -> bool:
 
 
 def contest(
-    view: View,
-    claim: Mapping[str, Any],
-    rows: Mapping[str, Row],
-    at: Comparable,
-    match: Match,
+    view: View, claim: Claim, rows: Mapping[str, Row], at: Comparable, match: Match
 ) -> Contest:
     """One comparison of a claim, among rows by their label."""
     column = at.columns[0]
-    among = claim.get("among", "layer")
-    names = {label: f"{among} {label}" if label.isdigit() else label for label in rows}
-    pooled = claim.get("pooled", False)
-    measured: dict[str, Value] = {}
-    published: dict[str, Value] = {}
+    measured: dict[str, Value | None] = {}
+    published: dict[str, Value | None] = {}
     for label, row in rows.items():
-        ours = together([measure(view, row, column) for column in at.columns], pooled)
-        paper = together([paper_number(view, claim, row, column) for column in at.columns], pooled)
-        if ours is not None:
-            measured[names[label]] = ours
-        if paper is not None:
-            published[names[label]] = paper
-    row_of_favourite = rows.get(match.favourite)
-    labels = column.at | (row_of_favourite.labels if row_of_favourite else {})
-    where = name_of(claim.get("paper_at", at.title), labels | papers_place(view, column))
-    if "published" in claim:
-        where, published = special.PUBLISHED[claim["published"]](view)
-    paper_label = claim.get("paper_label", match.favourite)
-    if paper_label in published:
-        published = {**published, match.favourite: published[paper_label]}
+        ours = [measure(view, row, one) for one in at.columns]
+        papers = [paper_number(view, claim, row, one) for one in at.columns]
+        measured[label] = together(ours, claim.pooled)
+        published[label] = together(papers, claim.pooled)
+    of_favourite = rows.get(match.favourite)
+    labels = {**column.at, **(of_favourite.labels if of_favourite else {})}
+    published_where = name_of(claim.paper_at or at.title, labels | papers_place(view, column))
+    if claim.published:
+        published_where, extra_lengths = special.PUBLISHED[claim.published](view)
+        published = {**extra_lengths}
+    if published.get(claim.paper_label):
+        published[match.favourite] = published[claim.paper_label]
     title = at.title
-    if claim.get("pairs"):
-        title = f"{among}s {match.rivals[0]} to {match.favourite}"
-    runs = view.runs(row_of_favourite, column) if row_of_favourite else []
-    rivals = [rival for rival in match.rivals if rival != match.favourite]
+    if claim.pairs:
+        title = f"{claim.among or 'layer'}s {match.rivals[0]} to {match.favourite}"
+    runs = view.runs(of_favourite, column) if of_favourite else []
+    digits = column.spec.get("digits", 2) if claim.digits is None else claim.digits
     return Contest(
         where=view.filled(name_of(title, labels), runs),
-        favourite=names.get(match.favourite, match.favourite),
-        rivals=[names.get(rival, rival) for rival in rivals],
-        measured=measured,
-        published=published,
-        published_where=where,
-        higher=not claim.get("lower", False),
+        favourite=called(match.favourite, claim),
+        rivals=[called(rival, claim) for rival in match.rivals if rival != match.favourite],
+        measured=known(measured, claim),
+        published=known(published, claim),
+        published_where=published_where,
+        higher=not claim.lower,
         floor=floor_of(view, claim, column),
-        digits=claim.get("digits", column.spec.get("digits", 2)),
-        margin=claim.get("margin", 0.0),
+        digits=digits,
+        margin=claim.margin,
     )
+
+
+def called(label: str, claim: Claim) -> str:
+    """What a verdict calls a label: ``layer 3`` in the place of a bare number."""
+    return f"{claim.among or 'layer'} {label}" if label.isdigit() else label
+
+
+def known(values: Mapping[str, Value | None], claim: Claim) -> dict[str, Value]:
+    """The values that there are, by what a verdict calls their labels."""
+    there = {}
+    for label, value in values.items():
+        if value is not None:
+            there[called(label, claim)] = value
+    return there
 
 
 def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
@@ -172,10 +181,11 @@ def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
     return mean_log(complete) if pooled else complete[0]
 
 
-def floor_of(view: View, claim: Mapping[str, Any], column: Column) -> float | None:
+def floor_of(view: View, claim: Claim, column: Column) -> float | None:
     """What is reached without solving anything: a number, or a rule's by the column."""
-    floor = claim.get("floor")
-    return special.FLOORS[floor](view, column) if isinstance(floor, str) else floor
+    if isinstance(claim.floor, str):
+        return special.FLOORS[claim.floor](view, column)
+    return claim.floor
 
 
 def measure(view: View, row: Row, column: Column) -> Value | None:
@@ -185,9 +195,9 @@ def measure(view: View, row: Row, column: Column) -> Value | None:
     return view.measured(view.runs(row, column), metric, column.spec, how)
 
 
-def paper_number(view: View, claim: Mapping[str, Any], row: Row, column: Column) -> Value | None:
+def paper_number(view: View, claim: Claim, row: Row, column: Column) -> Value | None:
     """The paper's number of a row, at its own length or layer."""
-    path = claim.get("paper", column.spec.get("paper", ""))
+    path = claim.paper or column.spec.get("paper", "")
     values = column.at | row.labels | papers_place(view, column)
     return paper_value(view.artifact.paper, fill(path, values)) if path else None
 

@@ -20,11 +20,11 @@ def panels_of(view: View) -> list[Panel]:
     two what has points of ours.
     """
     (claim,) = view.artifact.claims
-    lengths = extra_lengths(view, claim["rows"]["size"])
+    lengths = extra_lengths(view, claim.rows["size"])
     papers = {model: paper_extra_lengths().get(model, {}) for model in lengths}
     leads = {}
     papers_leads = {}
-    for rival in claim["than"]:
+    for rival in claim.than or []:
         if {"tape", rival} <= lengths.keys():
             leads[rival] = leads_of(lengths["tape"], lengths[rival])
             papers_leads[rival] = differences(papers["tape"], papers[rival])

@@ -8,12 +8,12 @@ from typing import Any
 from tabulate import tabulate
 
 from tape_exp.paper import verdicts
-from tape_exp.paper.artifact import Artifact, load, names
+from tape_exp.paper.artifact import Artifact, Claim, load, names
 from tape_exp.paper.claims import verdict
 from tape_exp.paper.verdicts import Verdict
-from tape_exp.paper.view import View, label_of
+from tape_exp.paper.view import View, flat_list, label_of
 from tape_exp.results.record import Record
-from tape_exp.results.tables import Cell, Column, Table
+from tape_exp.results.tables import Cell, Column, Table, span
 from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name
 
@@ -49,13 +49,13 @@ def judged(records: Sequence[Record]) -> Iterator[tuple[Artifact, list[View], li
         yield artifact, shown, judgements or [Judgement(artifact, last)]
 
 
-def judgement(artifact: Artifact, shown: Sequence[View], claim: dict[str, Any]) -> Judgement:
+def judgement(artifact: Artifact, shown: Sequence[View], claim: Claim) -> Judgement:
     """A claim at the largest scale that tests it, or else has records."""
     none = View(artifact, next(iter(artifact.scales)), [])
     judged = [(v.scale, replace(verdict(v, claim), size=size_of(v))) for v in reversed(shown)]
     tested = [each for each in judged if each[1].holds != verdicts.UNTESTED]
     scale, found = [*tested, *judged, ("", verdict(none, claim))][0]
-    return Judgement(artifact, scale, claim["text"], found)
+    return Judgement(artifact, scale, claim.text, found)
 
 
 def claims_table(judgements: Sequence[Judgement]) -> Table:
@@ -127,15 +127,21 @@ def size_of(view: View) -> str:
     """The parameters of the models that a claim is tested with, and the digits of sums: ``0.28 M,
     5 → 10 digits``; nothing where a scale is no size.
     """
-    runs = [run for some in view.all_runs.values() for run in some]
+    runs = flat_list(view.all_runs.values())
     if not (runs and view.artifact.rows) or view.artifact.place.get(view.scale) == "":
         return ""
-    sizes = sorted(run["parameters"] for run in runs)
-    tasks = [run["config"]["task"] for run in runs]
-    millions = " to ".join(dict.fromkeys(f"{sizes[n] / 1e6:.2g}" for n in (0, -1)))
-    digits = sorted((t["train_digits"], t["test_digits"]) for t in tasks if "train_digits" in t)
-    ends = dict.fromkeys(f"{n} → {m}" for n, m in (*digits[:1], *digits[-1:]))
-    return f"{millions} M" + (f", {' … '.join(ends)} digits" if ends else "")
+    sizes = [run["parameters"] / 1e6 for run in runs]
+    size = span(f"{min(sizes):.2g}", f"{max(sizes):.2g}") + " M"
+    digits = set()
+    for run in runs:
+        task = run.config["task"]
+        if "train_digits" in task:
+            digits.add((task["train_digits"], task["test_digits"]))
+    if not digits:
+        return size
+    fewest = "{} → {}".format(*min(digits))
+    most = "{} → {}".format(*max(digits))
+    return f"{size}, {span(fewest, most, ' … ')} digits"
 
 
 def seeds_of(found: Verdict) -> str:
@@ -152,26 +158,27 @@ def page(
 ) -> str:
     """The page of an artifact: claims, verdicts, figures (by scale), tables, captions, commands."""
     parts = [f"# {artifact.name}"]
-    for one in (one for one in judgements if one.text):
-        figures_of = [("Paper", one.verdict.paper or "no numbers"), ("Ours", one.verdict.ours)]
-        lines = "".join(f"\n    {who}: {text}\n" for who, text in figures_of if text)
-        holds = one.verdict.holds + in_brackets(one.verdict.extent)
-        parts.append(f'!!! note "{one.text} Holds: {holds}."\n{lines}')
+    for one in judgements:
+        if one.text:
+            parts.append(boxed(one))
     for view in shown:
-        table = view.table
         place = artifact.place.get(view.scale, f"scale {view.scale}")
         if len(artifact.scales) > 1 and place:
             parts.append(f"## {place[0].upper()}{place[1:]}")
-        parts += [f"![{artifact.title}]({path})" for path in pictures.get(view.scale, [])]
-        parts += [table.markdown(), table.caption] if table else []
+        for path in pictures.get(view.scale, []):
+            parts.append(f"![{artifact.title}]({path})")
+        if view.table is not None:
+            parts.append(view.table.markdown())
+            parts.append(view.table.caption)
     if artifact.figures and shown and not pictures:
         parts.append("No figure: it would show nothing.")
-    if missing := [*gaps(artifact, shown)]:
+    missing = [*gaps(artifact, shown)]
+    if missing:
         parts.append(f"Not run yet: {'; '.join(missing)}.")
-    first, *further = artifact.scales
-    commands = dict.fromkeys(map(artifact.run_command, [first, *({"paper"} & {*further})]))
+    commands = dict.fromkeys(artifact.run_command(scale) for scale in first_and_papers(artifact))
     parts.append("\n".join(["Runs what has no record yet:\n\n```sh", *commands, "```"]))
-    if cost := costs().get(artifact.name):
+    cost = costs().get(artifact.name)
+    if cost:
         parts.append(
             f"Scale paper, three seeds: {cost['runs']:,} runs, {cost['gpu_hours']:,.1f} H100-hours "
             "of training, estimated from their operations."
@@ -179,17 +186,34 @@ def page(
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def boxed(one: Judgement) -> str:
+    """A claim with its verdict in a box, and the figures, the paper's and ours."""
+    holds = one.verdict.holds + in_brackets(one.verdict.extent)
+    lines = [f'!!! note "{one.text} Holds: {holds}."\n']
+    lines.append(f"\n    Paper: {one.verdict.paper or 'no numbers'}\n")
+    if one.verdict.ours:
+        lines.append(f"\n    Ours: {one.verdict.ours}\n")
+    return "".join(lines)
+
+
+def first_and_papers(artifact: Artifact) -> list[str]:
+    """The scales whose commands a page shows: the smallest, and the paper's where there is one."""
+    first, *further = artifact.scales
+    return [first, "paper"] if "paper" in further else [first]
+
+
 def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
     """What has not run at each scale, with what it needs."""
     at = {view.scale: view for view in shown}
     for scale, needed in artifact.scales.items():
         needs = needed or "time only"
-        rows = [row for row in at[scale].rows if not at[scale].runs(row)] if scale in at else []
         if scale not in at:
             yield f"scale {scale} (needs {needs})"
-        elif rows and not artifact.source:
-            names = ", ".join(display_name(label_of(row)) for row in rows)
-            yield f"{names} at scale {scale} (needs {needs})"
+            continue
+        view = at[scale]
+        names = [display_name(label_of(row)) for row in view.rows if not view.runs(row)]
+        if names and not artifact.source:
+            yield f"{', '.join(names)} at scale {scale} (needs {needs})"
 
 
 def costs() -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """tab_flops: what TAPE adds to RoPE, as counted and as the paper counts."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tape_exp.paper import verdicts
+from tape_exp.paper.artifact import Claim
 from tape_exp.results.statistics import Value
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ COUNTS = {  # what a verdict calls a count -> the columns of it, the paper's and
 }
 
 
-def flops_verdict(view: "View", claim: Mapping[str, Any]) -> verdicts.Verdict:
+def flops_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
     """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
     ours = added_by_tape(view, "ours")
     papers = added_by_tape(view, "paper")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape_exp.machine.files import read_jsonl
 from tape_exp.paper import verdicts
+from tape_exp.paper.artifact import Claim
 from tape_exp.results.statistics import Value
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
@@ -69,13 +70,13 @@ def speed(view: "View") -> Table | None:
     return Table(head, rows, labels, view.caption()) if rows else None
 
 
-def speed_verdict(view: "View", claim: Mapping[str, Any]) -> verdicts.Verdict:
+def speed_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
     """The time of forward attention at each GPU's longest length: the claim is about fused
     attention, which a CPU does not run. A margin is a fraction of the rivals' longest time.
     """
     published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
-    (favourite,) = claim.get("better", ["tape"])
-    rivals = claim["than"]
+    (favourite,) = claim.better
+    rivals = claim.than or []
     contests = []
     records = speed_records("small")
     for record in records:
@@ -89,7 +90,7 @@ def speed_verdict(view: "View", claim: Mapping[str, Any]) -> verdicts.Verdict:
     contests = contests or [verdicts.Contest("", favourite, rivals, {}, published)]
     for contest in contests:
         times = [contest.measured[name].number for name in rivals if name in contest.measured]
-        contest.margin = claim.get("margin", 0.0) * max(times, default=0.0)
+        contest.margin = claim.margin * max(times, default=0.0)
         contest.published_where = "A100, ms"
         contest.higher = False
         contest.digits = 3
