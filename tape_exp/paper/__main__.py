@@ -12,7 +12,7 @@ from tape_exp.experiments.execute import add_options
 from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.view import View, flat_list
+from tape_exp.paper.view import View
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
@@ -106,7 +106,7 @@ def compare_models(options: argparse.Namespace) -> int:
     status = 0
     view = compare.view_of(artifact, compare.recorded(own, into), seeds)
     compare.check_columns(view)
-    known = flat_list(view.all_runs.values())
+    known = view.every_run
     specs = runs.specs_of([artifact], scale, seeds, records=known, recorded=options.slurm)
     if not all(spec.recorded for spec in specs):
         able = bases.runnable(specs, all_of_them=True)
@@ -118,7 +118,7 @@ def compare_models(options: argparse.Namespace) -> int:
         view = compare.view_of(artifact, compare.recorded(own, into), seeds)
     if options.record:
         committed = {run["run"] for run in read_records()}
-        shown = flat_list(view.all_runs.values())
+        shown = view.every_run
         add_records(into / "records", [run for run in shown if run["run"] not in committed])
     if not view.all_runs or view.table is None:
         print("There is no table: none of these runs is recorded.", file=sys.stderr)

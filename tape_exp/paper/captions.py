@@ -52,7 +52,7 @@ def bands(view: "View") -> str:
 
 def known_digits(view: "View") -> str:
     """What the mark at a model says."""
-    if not any(run.get("knows_digits") for run in every_run(view)):
+    if not any(run.get("knows_digits") for run in view.every_run):
         return ""
     return f"{KNOWS_DIGITS} is told which tokens are digits, and is no rival of the others."
 
@@ -60,7 +60,7 @@ def known_digits(view: "View") -> str:
 def replaced_texts(view: "View") -> str:
     """The corpora that were not there."""
     corpora: set[str] = set()
-    for run in every_run(view):
+    for run in view.every_run:
         corpora |= {*replaced_corpora(run)}
     if not corpora:
         return ""
@@ -72,7 +72,7 @@ def replaced_texts(view: "View") -> str:
 
 def different_data(view: "View") -> str:
     """Whether models are compared that read different data, or may have."""
-    runs = every_run(view)
+    runs = view.every_run
     same = same_data(runs)
     if same is False:
         return "Models of one seed read different data: they CANNOT BE COMPARED."
@@ -94,15 +94,16 @@ def undeclared_differences(view: "View") -> str:
 
 def threads(view: "View") -> str:
     """The numbers of threads, where runs had different ones."""
-    counts = {run.get("hardware", {}).get("threads") or 0 for run in every_run(view)} - {0}
-    if len(counts) < 2:
-        return ""
-    return f"The runs had {listed([str(count) for count in sorted(counts)])} threads."
+    counts = set()
+    for run in view.every_run:
+        counts.add(run.get("hardware", {}).get("threads"))
+    known = sorted(counts - {None})
+    return f"The runs had {listed([*map(str, known)])} threads." if len(known) > 1 else ""
 
 
 def dirty_commits(view: "View") -> str:
     """What the mark at a commit says."""
-    marked = "+" in commits(every_run(view))
+    marked = "+" in commits(view.every_run)
     return "+ after a commit: uncommitted changes." if marked else ""
 
 
@@ -117,14 +118,6 @@ NOTES = (
     threads,
     dirty_commits,
 )
-
-
-def every_run(view: "View") -> list[Record]:
-    """The runs of all rows, each once."""
-    by_name: dict[str, Record] = {}
-    for runs in view.all_runs.values():
-        by_name |= {run.name: run for run in runs}
-    return [*by_name.values()]
 
 
 def seed_counts(view: "View") -> list[int]:

@@ -11,7 +11,7 @@ import yaml
 from tape_exp.experiments.grid import axes, check_words, scale_and_seeds, take, without_places
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.view import Row, View, flat_list
+from tape_exp.paper.view import Row, View
 from tape_exp.results.derived import DERIVED, as_shown
 from tape_exp.results.experiment import Experiment
 from tape_exp.results.query import where
@@ -109,7 +109,7 @@ def metrics_of(artifact: Artifact, runs: Sequence[Record]) -> list[str]:
 def check_columns(view: View) -> None:
     """Raise :class:`ConfigError` where neither a record nor the task has a metric of a column."""
     recorded: set[str] = set()
-    for run in flat_list(view.all_runs.values()):
+    for run in view.every_run:
         recorded |= run.metrics.keys()
     missing = [metric for metric in view.artifact.columns if metric not in recorded]
     if missing:

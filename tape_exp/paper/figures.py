@@ -30,7 +30,7 @@ from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import REFERENCE, LineStyle, categorical, styles_of
 from tape_exp.paper import ladder
-from tape_exp.paper.view import Row, View, fill, flat_list
+from tape_exp.paper.view import Row, View, fill
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value
 from tape_exp.runs.evaluation import Heatmap, is_result
@@ -146,7 +146,7 @@ def lengths_of(metrics: Mapping[str, float]) -> dict[str, list[int]]:
 
 def axes_of(view: View) -> dict[str, Any]:
     """What the heatmap of a run calls its axes; empty where no run has one."""
-    for run in flat_list(view.all_runs.values()):
+    for run in view.every_run:
         if "axes" in run:
             return run["axes"]
     return {}

@@ -11,7 +11,7 @@ from tape_exp.paper import verdicts
 from tape_exp.paper.artifact import Artifact, Claim, load, names
 from tape_exp.paper.claims import verdict
 from tape_exp.paper.verdicts import Verdict
-from tape_exp.paper.view import View, flat_list, label_of
+from tape_exp.paper.view import View, label_of
 from tape_exp.results.record import Record
 from tape_exp.results.tables import Cell, Column, Table, span
 from tape_exp.settings import folders
@@ -127,7 +127,7 @@ def size_of(view: View) -> str:
     """The parameters of the models that a claim is tested with, and the digits of sums: ``0.28 M,
     5 → 10 digits``; nothing where a scale is no size.
     """
-    runs = flat_list(view.all_runs.values())
+    runs = view.every_run
     if not (runs and view.artifact.rows) or view.artifact.place.get(view.scale) == "":
         return ""
     sizes = [run["parameters"] / 1e6 for run in runs]

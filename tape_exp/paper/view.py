@@ -202,7 +202,7 @@ class View:
         if self._runs_of is not None:
             return self._runs_of(row)
         if column is None and self.our_columns:
-            return flat_list(self.runs(row, ours) for ours in self.our_columns)
+            return once(self.runs(row, ours) for ours in self.our_columns)
         runs = self.of_words(self.words(row, column), row.keys)
         return [run for run in runs if row.seeds is None or run.seed < row.seeds]
 
@@ -276,6 +276,11 @@ class View:
             if runs:
                 all_runs[label_of(row)] = runs
         return all_runs
+
+    @property
+    def every_run(self) -> list[Record]:
+        """The runs of all rows, each once."""
+        return once(self.all_runs.values())
 
     def lookup(self, key: str, runs: Sequence[Record] | None = None) -> list[Any]:
         """What runs, by default all that there are, have at a key of their config, among their
@@ -471,7 +476,7 @@ class View:
 
     def caption(self) -> str:
         """The caption, with what only the records tell: how they differ, and what was read."""
-        body = self.filled(self.artifact.caption, flat_list(self.all_runs.values()))
+        body = self.filled(self.artifact.caption, self.every_run)
         return " ".join([f"{self.artifact.title}. {body}".strip(), *notes(self)])
 
 
@@ -585,9 +590,10 @@ def label_of(row: Row) -> str:
     return " ".join(reversed([*row.labels.values()]))
 
 
-def flat_list(runs: Iterable[Sequence[Record]]) -> list[Record]:
-    """The runs of all rows or columns, each once."""
+def once(runs: Iterable[Sequence[Record]]) -> list[Record]:
+    """The runs of several rows or columns, each once."""
     by_name: dict[str, Record] = {}
     for some in runs:
-        by_name |= {run["run"]: run for run in some}
+        for run in some:
+            by_name[run.name] = run
     return [*by_name.values()]
