@@ -76,7 +76,7 @@ def scale_and_seeds(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
     scales = values.get("scale", ["smoke"])
     if len(scales) > 1:
         raise ConfigError(f"scale={','.join(scales)}: this command takes one scale.")
-    one_of("scale", scales[0], [*names_in("scale"), "ladder"])  # the rungs, which artifacts have
+    one_of("scale", scales[0], [*names_in("scale"), "ladder"])  # all its sizes
     seeds = values.get("seed", ["0"])
     if not all(seed.isdigit() for seed in seeds):
         raise ConfigError(f"seed={','.join(seeds)} must be integers from 0, as in seed=0,1,2.")

@@ -158,7 +158,7 @@ def test_a_row_has_the_runs_of_its_overrides_and_no_others():
     every = [
         *runs("rope", [20.0]),
         *runs("rope", [99.0], **rate),
-        *runs("rope", [77.0], scale="rung5"),
+        *runs("rope", [77.0], scale="digits5"),
     ]
     at = {"rows": {"model": {"rope": ["model=rope", "task.optim.lr=3e-3"]}}}
     (row,) = rows_of(view(every[1:], **at).table.csv())
@@ -301,7 +301,7 @@ def test_answers_stand_side_by_side():
 
 
 def test_an_artifact_may_leave_smoke_out():
-    assert [*load("fig_addition_20").scales] == ["rung20", "small", "paper"]
+    assert [*load("fig_addition_20").scales] == ["digits20", "small", "paper"]
     assert [*load("fig_addition").scales] == ["smoke", "small", "paper"]
 
 

@@ -28,7 +28,7 @@ from tests.processes import train
     [
         ("model=tpae", ["model=tpae is not known", "'tape'", "alibi"]),
         ("task=aritmetic", ["task=aritmetic", "'arithmetic'"]),
-        ("task=c4 scale=rung5", ["scale=rung5 for task=c4", "paper, small, smoke"]),
+        ("task=c4 scale=digits5", ["scale=digits5 for task=c4", "paper, small, smoke"]),
         ("modle=tape", ["modle is not known", "'model'"]),
         ("task.trian_digits=4", ["task.trian_digits", "'task.train_digits'"]),
         ("model=rope model.thetta=4", ["model.thetta", "'model.theta'"]),
@@ -299,10 +299,10 @@ def test_hash_depends_on_what_is_computed_and_on_nothing_else():
         assert RunDirectory(compose_config([other])).hash != base, other
 
 
-RUNGS = sorted(path.stem for path in (CONF / "scale").glob("rung*.yaml"))
+SIZES = sorted(path.stem for path in (CONF / "scale").glob("digits*.yaml"))
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small", "paper", *RUNGS])
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper", *SIZES])
 def test_scales_give_valid_sizes(scale):
     cfg = compose_config([f"scale={scale}"])
     task = build(cfg.task, "task", seed=0)
@@ -311,13 +311,13 @@ def test_scales_give_valid_sizes(scale):
 
 
 @pytest.mark.long
-def test_every_model_can_be_built_on_every_rung():
-    assert len(RUNGS) == 4
+def test_every_model_can_be_built_on_every_size_of_the_ladder():
+    assert len(SIZES) == 4
     models = [compose_config([f"model={model}"]).model for model in [*MODELS, *NUMBERS]]
-    for scale in RUNGS:
+    for scale in SIZES:
         cfg = compose_config([f"scale={scale}"])
         for cfg.model in models:
-            assert len(blank_parts(cfg)[0].blocks()) == 6, "the rungs share their depth"
+            assert len(blank_parts(cfg)[0].blocks()) == 6, "the sizes share their depth"
 
 
 def test_a_key_of_the_scale_reaches_the_tasks_that_read_it():
@@ -338,7 +338,7 @@ RECIPES = {  # table training_recipe of the paper: batch, steps, learning rate
 @pytest.mark.parametrize("task", RECIPES)
 def test_only_scale_paper_has_the_papers_recipe(task):
     """The other scales have learning rates of their own, all above the paper's."""
-    for scale in ("paper", "smoke", "small", *(RUNGS if task == "arithmetic" else [])):
+    for scale in ("paper", "smoke", "small", *(SIZES if task == "arithmetic" else [])):
         optim = compose_config([f"task={task}", f"scale={scale}"]).task.optim
         if scale == "paper":
             assert (optim.batch, optim.max_steps, optim.lr) == RECIPES[task]
