@@ -302,7 +302,7 @@ def test_answers_stand_side_by_side():
 
 def test_an_artifact_may_leave_smoke_out():
     assert [*load("fig_addition_20").scales] == ["digits20", "small", "paper"]
-    assert [*load("fig_addition").scales] == ["smoke", "small", "paper"]
+    assert "smoke" in load("fig_addition").scales
 
 
 def test_a_run_of_another_precision_does_not_stand_for_the_usual_one():
