@@ -72,8 +72,8 @@ def open_console() -> None:
 
 
 def is_mistake(error: Exception) -> bool:
-    """Say whether an error is the user's: a ConfigError, Hydra's or OmegaConf's, an extra that is not
-    installed.
+    """Say whether an error is the user's: a ConfigError, Hydra's or OmegaConf's, an extra that is
+    not installed.
     """
     module = type(error).__module__.partition(".")[0]
     return isinstance(error, ConfigError) or module in PARSERS or bool(missing_package(error))

@@ -70,9 +70,9 @@ def locate(target: Any, section: str) -> type:
 
 @cache
 def arguments_model(cls: Any, passed: frozenset[str] = frozenset()) -> Any:
-    """Make a pydantic model of the arguments that a config may set: those of the constructor but for
-    the ``passed`` ones and, where it ends in ``**settings``, those of the next class's constructor,
-    to which it passes them.
+    """Make a pydantic model of the arguments that a config may set: those of the constructor, but
+    for the ``passed`` ones, and, where it ends in ``**settings``, those of the next class's
+    constructor, to which it passes them.
     """
     fields: dict[str, Any] = {}
     for owner in cls.__mro__:
