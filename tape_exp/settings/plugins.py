@@ -45,7 +45,7 @@ def conf_folders() -> list[Path]:
 
 def names_in(group: str) -> list[str]:
     """List the choices of a group of configs, in order."""
-    names = set()
+    names: set[str] = set()
     for conf in conf_folders():
         names.update(path.stem for path in (conf / group).glob("[!.]*.yaml"))
     return sorted(names)
