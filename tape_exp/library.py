@@ -17,14 +17,15 @@ import torch
 
 from tape_exp.models.decoder import Decoder
 from tape_exp.results import legacy
-from tape_exp.results.query import PLACES
+from tape_exp.results.query import RUNTIME_KEYS
 from tape_exp.results.record import Record
 from tape_exp.results.store import known_records, read_records, records_of_runs, varying
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.identity import flat, variant
+from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.metrics import read_metrics
-from tape_exp.runs.starting_weights import apply_llama_config, find
+from tape_exp.runs.starting_weights import find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import literal, task_title
@@ -165,7 +166,7 @@ def compare(
         experiments += [] if one else [one]
         one.append(record)
     kinds = [f"{part}.{key}" for part in ("model", "peft", "task") for key in ("name", "_target_")]
-    differing = varying(experiments, [*kinds, *PLACES])
+    differing = varying(experiments, [*kinds, *RUNTIME_KEYS])
     names = [variant(one[0]["config"]) for one in experiments]
     rows: dict[str, list[Record]] = {}
     for name, one in zip(names, experiments, strict=True):
@@ -220,8 +221,8 @@ def _means(
 
     rows = []
     for experiment in experiments:
-        numbers = [n for n, record in enumerate(records) if any(record is r for r in experiment)]
-        part = table.iloc[numbers]
+        members = {id(record) for record in experiment}
+        part = table.iloc[[n for n, record in enumerate(records) if id(record) in members]]
         row = part.iloc[0].to_dict()
         if len(part) > 1:
             metrics = {metric for record in experiment for metric in record["metrics"]}

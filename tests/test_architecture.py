@@ -1,5 +1,6 @@
-"""Who imports whom: the contracts of pyproject.toml hold, and each breaks where it should."""
+"""What `make lint` checks of imports and statements holds, and each fault is refused."""
 
+import runpy
 import shutil
 
 import pytest
@@ -11,6 +12,9 @@ LAYERS = "A room imports only rooms below it"
 SCRIPTS = "Nothing imports a script or the report"
 CIRCLES = "No circle of imports"
 RUN = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+
+
+ONE_THOUGHT = runpy.run_path(str(ROOT / ".ci" / "one_thought.py"))
 
 
 def contracts(folder):
@@ -50,3 +54,23 @@ def test_an_import_that_a_contract_forbids_breaks_it(contract, file, line, tmp_p
     status, printed = contracts(tmp_path)
     assert status == 1
     assert f"{contract} BROKEN" in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("a, b = x, y", "several values are assigned at once"),
+        ("self.a, self.b = a, b", "several values are assigned at once"),
+        ("[sum(x for x in row) for row in rows]", "a comprehension is in this one"),
+        ("{k: v for k, v in (word.split() for word in words)}", "a comprehension is in this one"),
+        ("a[i], a[j] = a[j], a[i]", ""),
+        ("a, b = pair", ""),
+        ("[sum(row) for row in rows]", ""),
+    ],
+)
+def test_a_statement_with_two_thoughts_is_refused(line, fault, tmp_path, capsys):
+    (tmp_path / "here.py").write_text(f"\n{line}\n")
+    assert ONE_THOUGHT["main"](str(tmp_path)) == bool(fault)
+    printed = capsys.readouterr().out
+    assert fault in printed
+    assert printed.startswith(f"{tmp_path}/here.py:2: ") == bool(fault)

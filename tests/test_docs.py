@@ -1,6 +1,8 @@
 """docs/: walk-throughs work as printed, named tests exist, numbers are the records'."""
 
 import csv
+import doctest
+import importlib
 import re
 import sys
 import types
@@ -31,6 +33,11 @@ from tests.test_readme import PAGES, README, blocks, conf, conf_with_toys, files
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
 ENCODING, TASK = files_of(DOCS["add-a-positional-encoding.md"]), files_of(DOCS["add-a-task.md"])
 FOUND = DOCS["what-we-found.md"]
+EXAMPLES = [  # modules; those of paper/ have a test of their own
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in sorted(ROOT.glob("tape_exp/[!p]*/**/*.py"))
+    if ">>> " in path.read_text()
+]
 with (ROOT / "results" / "tables" / "claims.csv").open() as claims:
     CLAIMS = [*csv.DictReader(claims)]
 
@@ -199,3 +206,10 @@ def test_prompts_of_the_battery_are_those_of_the_records():
         runs = sorted(board.chosen[model, "multi_key"], key=lambda run: run["seed"])
         shares = [run["metrics"]["retrieval/accuracy@256"] for run in runs]
         assert "{} {:.0f}, {:.0f} and {:.0f} %".format(display_name(model), *shares) in page
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_the_worked_examples_of_a_module_are_right(module):
+    results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert results.attempted
+    assert not results.failed

@@ -16,7 +16,10 @@ from tape_exp.training.logs import set_up_logging
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Mistakes are one sentence and status 2, failed runs status 1, time that ran out is 85."""
+    """Run what has no record, then write and print the tables.
+
+    Mistakes are one sentence and status 2, failed runs status 1, time that ran out is 85.
+    """
     parser = argparse.ArgumentParser(
         prog="tape-exp bench",
         description="Rank encodings on the battery: runs what has no record yet, then writes the "

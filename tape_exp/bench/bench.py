@@ -11,6 +11,7 @@ from tape_exp.experiments.bases import runnable
 from tape_exp.experiments.execute import execute
 from tape_exp.experiments.grid import scale_and_seeds, take
 from tape_exp.experiments.local import Outcome
+from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import runs
 from tape_exp.paper.artifact import Artifact
@@ -40,9 +41,9 @@ class Bench:
         self.entries = chosen(tasks)
         overrides = [word for word in words if "=" in word]
         self.scale, self.seeds, others = scale_and_seeds(overrides)
-        named, self.overrides = take(others, ("model",))
-        alone = [word for word in words if "=" not in word]
-        self.models = list(dict.fromkeys([*alone, *named.get("model", [])]))
+        values, self.overrides = take(others, ("model",))
+        by_name = [word for word in words if "=" not in word]
+        self.models = list(dict.fromkeys([*by_name, *values.get("model", [])]))
         for model in self.models:
             one_of("model", model, names_in("model"))
         self.check_overrides()
@@ -50,20 +51,22 @@ class Bench:
             self.rates = sorted({float(rate) for rate in rates.split(",")})
         except ValueError as error:
             raise ConfigError(f"--rates={rates} must be numbers, as in 0.001,0.003.") from error
-        names = [entry.name for entry in self.entries]
-        self.name = f"{tasks if tasks in SETS else '-'.join(names)}-{self.scale}"
+        if tasks not in SETS:
+            tasks = "-".join(entry.name for entry in self.entries)
+        self.name = f"{tasks}-{self.scale}"
 
     def check_overrides(self) -> None:
         """Raise :class:`ConfigError` where the bench itself decides a key, or where one that
         changes the recipe would mix with the records of the unchanged one.
         """
         fixed = ("model=", "task=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
-        if wrong := [word for word in self.overrides if word.lstrip("+~").startswith(fixed)]:
-            raise ConfigError(
-                f"{wrong[0]} is no word of a bench: models are given by name or as "
-                "model=rope,tape, tasks as --tasks=reverse,sort and learning rates as "
-                "--rates=0.001,0.003."
-            )
+        for word in self.overrides:
+            if word.lstrip("+~").startswith(fixed):
+                raise ConfigError(
+                    f"{word} is no word of a bench: models are given by name or as "
+                    "model=rope,tape, tasks as --tasks=reverse,sort and learning rates as "
+                    "--rates=0.001,0.003."
+                )
         changes = [word for word in self.overrides if not word.startswith(UNMEASURED)]
         if changes and self.out.resolve() == OUT.resolve():
             raise ConfigError(
@@ -72,21 +75,19 @@ class Bench:
             )
 
     def records(self) -> list[Record]:
-        """Those of the bench and those that are committed: a run is not done twice."""
+        """Read those of the bench and those that are committed: a run is not done twice."""
         return merged(read_records(self.out / "records"), read_records())
 
     def board(self, shown: bool = False) -> Board:
-        """The board of the models of the command, or of all that are recorded too."""
-        records = self.records()
+        """Make the board of the models of the command, or of all that are recorded too."""
         models = [*self.models]
         if shown:
-            of_bench = {r["config"]["model"]["name"] for r in read_records(self.out / "records")}
-            models += sorted(of_bench & {*names_in("model")} - {*models})
+            recorded = {run.config["model"]["name"] for run in read_records(self.out / "records")}
+            models += sorted(recorded & {*names_in("model")} - {*models})
         rates = {f"{rate:g}": [f"task.optim.lr={rate:g}"] for rate in self.rates}
-        columns = {
-            entry.name: {"where": list(entry.words), "metric": entry.metric, "digits": 1}
-            for entry in self.entries
-        }
+        columns = {}
+        for entry in self.entries:
+            columns[entry.name] = {"where": [*entry.words], "metric": entry.metric, "digits": 1}
         search = Artifact(
             name="bench",
             title="Encodings on the battery",
@@ -95,7 +96,7 @@ class Bench:
             overrides=self.overrides,
             scales={self.scale: None},
         )
-        return Board(search, self.entries, self.seeds[0], records)
+        return Board(search, self.entries, self.seeds[0], self.records())
 
     def run(self, options: argparse.Namespace, command: Sequence[str]) -> Outcome | None:
         """Search the rates at the first seed, choose, then run the other seeds at those chosen;
@@ -130,7 +131,7 @@ class Bench:
         )
         if at_choice:
             cells = [{*board.words(row, column)} for row, column in board.at_choice()]
-            specs = [spec for spec in specs if any(cell <= {*spec.overrides} for cell in cells)]
+            specs = [spec for spec in specs if is_in_one_of(cells, spec)]
         if all(spec.recorded for spec in specs):
             return Outcome()
         return execute(runnable(specs), options, command, self.out / "records")
@@ -144,7 +145,14 @@ class Bench:
             "-differences": board.leads_table(),
             "-rates": board.rates_table(),
         }
-        paths = [self.out / f"{self.name}{suffix}.csv" for suffix in tables]
-        for path, table in zip(paths, tables.values(), strict=True):
+        paths = []
+        for suffix, table in tables.items():
+            path = self.out / f"{self.name}{suffix}.csv"
             write_atomically(path, table.csv())
+            paths.append(path)
         return [*paths, *figures.draw(board, self.out / self.name)]
+
+
+def is_in_one_of(cells: Sequence[set[str]], spec: RunSpec) -> bool:
+    """Say whether a run has all overrides of one of the cells."""
+    return any(overrides.issubset(spec.overrides) for overrides in cells)

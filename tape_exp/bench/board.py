@@ -1,9 +1,11 @@
 """The bench as an artifact: models × tasks at the chosen rates, and their ranks."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
+from typing import Any
 
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
@@ -13,14 +15,28 @@ from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.captions import KNOWS_DIGITS
 from tape_exp.paper.view import Row, View
 from tape_exp.results.record import Record
-from tape_exp.results.statistics import Value, lead, lowest, over_samples
+from tape_exp.results.statistics import Value, lead, over_samples, shared_seeds
 from tape_exp.results.store import commits
-from tape_exp.results.tables import Cell, Column, Table
+from tape_exp.results.tables import Cell, Column, Table, span
 from tape_exp.settings.naming import display_name
 
-RIVAL = "rope"
-FEWEST = (3, 5, 2)  # methods, tasks and seeds below which a test of ranks says nothing
+BASELINE = "rope"
+# With fewer a test of ranks says nothing.
+LEAST_MODELS = 3
+LEAST_TASKS = 5
+LEAST_SEEDS = 2
 ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates apart
+
+Cells = dict[str, dict[str, Cell]]
+"""Model -> column -> what is in the cell."""
+
+
+@dataclass(frozen=True)
+class RankTest:
+    """What tests of mean ranks say."""
+
+    p: float  # of Friedman's test, that all models have one rank
+    difference: float  # between two mean ranks, from which on they are told apart (Nemenyi, 5 %)
 
 
 class Board(View):
@@ -29,6 +45,13 @@ class Board(View):
     At the first seed every model has every rate on every task; the lowest validation loss, on
     further rows of the trained lengths, chooses the rate of the model on the task, and the test has
     no part in it. Further seeds run only at that rate.
+
+    Attributes:
+        entries: the tasks, by name.
+        searched: by model and task the runs of the first seed, by rate.
+        choices: by model and task the chosen rate, where every rate has run.
+        chosen: by model and task the runs at the chosen rate, by seed.
+        models: those with a chosen rate.
     """
 
     def __init__(
@@ -36,127 +59,168 @@ class Board(View):
     ) -> None:
         super().__init__(search, next(iter(search.scales)), records)
         self.entries = {entry.name: entry for entry in entries}
-        self.tried: dict[tuple[str, str], dict[str, Record]] = {}
+        self.searched: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         for row, column in product(self.rows, self.columns):
             for run in self.runs(row, column):
-                if run["seed"] == seed:
-                    key = row.labels["model"], column.name
-                    self.tried.setdefault(key, {})[row.labels["rate"]] = run
-        self.choices = {
-            key: lowest({rate: {seed: run["metrics"]["val/loss"]} for rate, run in tried.items()})
-            for key, tried in self.tried.items()
-            if len(tried) == len(search.rows["rate"])
-        }
-        self.chosen = {  # by model and task: the runs at the chosen rate, by seed
-            (row.labels["model"], column.name): self.runs(row, column)
-            for row, column in self.at_choice()
-        }
+                if run.seed == seed:
+                    self.searched[row.labels["model"], column.name][row.labels["rate"]] = run
+        self.choices: dict[tuple[str, str], str] = {}
+        for cell, runs in self.searched.items():
+            if len(runs) == len(search.rows["rate"]):
+                self.choices[cell] = best_rate(runs)
+        self.chosen: dict[tuple[str, str], list[Record]] = {}
+        for row, column in self.at_choice():
+            self.chosen[row.labels["model"], column.name] = self.runs(row, column)
         models = {model for model, _ in self.chosen}
         self.models = [model for model in search.rows["model"] if model in models]
 
     def at_choice(self) -> Iterator[tuple[Row, Column]]:
-        """The row and the column of every chosen rate, at which further seeds run."""
+        """Yield the row and the column of every chosen rate, at which further seeds run."""
         for row, column in product(self.rows, self.columns):
             if self.choices.get((row.labels["model"], column.name)) == row.labels["rate"]:
                 yield row, column
 
+    def chosen_runs(self, model: str | None = None, task: str | None = None) -> list[Record]:
+        """List the runs at chosen rates of a model, or on a task."""
+        chosen = []
+        for (of_model, on_task), runs in self.chosen.items():
+            if model in (None, of_model) and task in (None, on_task):
+                chosen += runs
+        return chosen
+
+    # ---- scores and ranks ----
+
     @cached_property
     def scores(self) -> dict[str, dict[str, Value]]:
-        """Model -> task -> the mean over seeds, within 0 and 100."""
-        scores: dict[str, dict[str, Value]] = {model: {} for model in self.models}
-        for model, (task, entry) in product(self.models, self.entries.items()):
-            found = self.chosen.get((model, task), [])
-            if runs := {run["seed"]: value for run in found if (value := entry.score(run))}:
-                value = over_samples(runs)
-                low, high = (end and min(max(end, 0.0), 100.0) for end in (value.low, value.high))
-                scores[model][task] = replace(value, low=low, high=high)
+        """Compute model -> task -> the mean over seeds, within 0 and 100."""
+        scores: dict[str, dict[str, Value]] = {}
+        for model in self.models:
+            scores[model] = {}
+            for task, entry in self.entries.items():
+                by_seed = {}
+                for run in self.chosen.get((model, task), []):
+                    value = entry.score(run)
+                    if value is not None:
+                        by_seed[run.seed] = value
+                if by_seed:
+                    scores[model][task] = within_percent(over_samples(by_seed))
         return scores
 
     @cached_property
-    def marks(self) -> dict[str, str]:
-        """Model -> its name, with the mark of those that are told which tokens are digits."""
-        told = {
-            m for (m, _), runs in self.chosen.items() if any(r.get("knows_digits") for r in runs)
-        }
-        return {model: model + KNOWS_DIGITS * (model in told) for model in self.models}
+    def labels(self) -> dict[str, str]:
+        """Return model -> its name, with the mark of those that know which tokens are digits."""
+        labels = {}
+        for model in self.models:
+            knows_digits = any(run.get("knows_digits") for run in self.chosen_runs(model))
+            labels[model] = model + KNOWS_DIGITS if knows_digits else model
+        return labels
 
     @cached_property
     def ranked(self) -> list[str]:
-        """The models that have every task, and are not told which tokens are digits."""
-        whole = [model for model, row in self.scores.items() if len(row) == len(self.entries)]
-        return [model for model in whole if self.marks[model] == model]
+        """List the models that have every task, and do not know which tokens are digits."""
+        ranked = []
+        for model, by_task in self.scores.items():
+            if len(by_task) == len(self.entries) and self.labels[model] == model:
+                ranked.append(model)
+        return ranked
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """(ranked models, tasks, seeds that all have): their scores."""
+        """Return the scores of (ranked models, tasks, seeds that all have)."""
         values = [[*self.scores[model].values()] for model in self.ranked]
-        common = [set(value.runs) for row in values for value in row]
-        seeds = sorted(set.intersection(*common)) if common else []
-        numbers = [[[v.runs[s].number for s in seeds] for v in row] for row in values]
-        return np.array(numbers, float).reshape(len(values), len(self.entries), len(seeds))
+        seeds = shared_seeds(value.runs for value in chain.from_iterable(values))
+        numbers = np.zeros((len(values), len(self.entries), len(seeds)))
+        for model, task, k in np.ndindex(numbers.shape):
+            numbers[model, task, k] = values[model][task].runs[seeds[k]].number
+        return numbers
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """Average the scores of each ranked model over tasks and seeds; none without a seed."""
+        if not self.numbers.size:
+            return {}
+        return dict(zip(self.ranked, self.numbers.mean((1, 2)).tolist(), strict=True))
 
     @cached_property
     def ranks(self) -> dict[str, float]:
-        """Model -> the mean over tasks of the rank of its mean over seeds, the best first."""
+        """Return model -> the mean over tasks of the rank of its mean over seeds, the best first.
+
+        A single model has none.
+        """
         if len(self.ranked) < 2 or not self.numbers.size:
             return {}
-        means = rankdata(-self.numbers.mean(-1), axis=0).mean(-1)
-        return {self.ranked[i]: float(means[i]) for i in np.argsort(means, kind="stable")}
+        by_task = rankdata(-self.numbers.mean(-1), axis=0)
+        mean_ranks = by_task.mean(-1)
+        order = np.argsort(mean_ranks, kind="stable")
+        return {self.ranked[i]: float(mean_ranks[i]) for i in order}
 
     @property
     def order(self) -> list[str]:
-        """The models by mean rank, then those without one."""
+        """List the models by mean rank, then those without one."""
         return [*self.ranks, *(model for model in self.models if model not in self.ranks)]
 
-    def test(self) -> tuple[float, float] | None:
-        """The p value of Friedman's test, and Nemenyi's critical difference at 5 % (Demšar, 2006);
-        None of too few methods, tasks or seeds.
-        """
-        methods, tasks, _ = sizes = self.numbers.shape
-        if any(size < least for size, least in zip(sizes, FEWEST, strict=True)):
+    def rank_test(self) -> RankTest | None:
+        """Test mean ranks, the tasks as blocks (Demšar, 2006); None where there is too little."""
+        models, tasks, seeds = self.numbers.shape
+        if models < LEAST_MODELS or tasks < LEAST_TASKS or seeds < LEAST_SEEDS:
             return None
-        p = friedmanchisquare(*self.numbers.mean(-1)).pvalue
-        spread = (methods * (methods + 1) / (6 * tasks)) ** 0.5
-        return float(p), float(studentized_range.ppf(0.95, methods, np.inf)) / 2**0.5 * spread
+        p = float(friedmanchisquare(*self.numbers.mean(-1)).pvalue)
+        q = float(studentized_range.ppf(0.95, models, np.inf)) / 2**0.5
+        return RankTest(p, q * (models * (models + 1) / (6 * tasks)) ** 0.5)
+
+    @cached_property
+    def guesses(self) -> dict[str, float]:
+        """Return task -> the score of the best guess from nearby, of tasks that have a record."""
+        guesses = {}
+        for task, entry in self.entries.items():
+            runs = self.chosen_runs(task=task)
+            if runs:
+                guesses[task] = entry.guessed(runs[0])
+        return guesses
 
     # ---- tables ----
 
     def scores_table(self) -> Table:
-        """Encodings × tasks, by mean rank."""
-        rows: dict[str, dict[str, Cell]] = {}
-        scores = self.numbers.mean((1, 2)) if self.numbers.size else []
-        means = dict(zip(self.ranked, map(float, scores), strict=False))
-        for model in self.order:
-            row: dict[str, Cell] = dict(self.scores[model])
-            if model in self.ranks:
-                row["mean rank"] = Value(self.ranks[model])
-                if model != RIVAL and RIVAL in self.ranks:
-                    row[f"mean difference to {RIVAL}"] = Value(means[model] - means[RIVAL])
-            counts = [len(value.runs) for value in self.scores[model].values()]
-            row["seeds"] = "–".join(dict.fromkeys(str(n) for n in (min(counts), max(counts))))
-            row["commit"] = commits(
-                r for (m, _), rs in self.chosen.items() for r in rs if m == model
-            )
-            rows[model] = row
-        head = ["mean rank", f"mean difference to {RIVAL}", *self.entries, "seeds", "commit"]
-        return self._table(rows, self.caption(), head, digits=1)
+        """Make the table of encodings × tasks, by mean rank."""
+        rows = {model: self._score_row(model) for model in self.order}
+        difference = f"mean difference to {BASELINE}"
+        names = ["mean rank", difference, *self.entries, "seeds", "commit"]
+        return self._table(rows, names, {"digits": 1}, self.caption())
+
+    def _score_row(self, model: str) -> dict[str, Cell]:
+        row: dict[str, Cell] = {**self.scores[model]}
+        if model in self.ranks:
+            row["mean rank"] = Value(self.ranks[model])
+            if model != BASELINE and BASELINE in self.ranks:
+                difference = self.means[model] - self.means[BASELINE]
+                row[f"mean difference to {BASELINE}"] = Value(difference)
+        seeds = [len(value.runs) for value in self.scores[model].values()]
+        row["seeds"] = span(str(min(seeds)), str(max(seeds)), "–")
+        row["commit"] = commits(self.chosen_runs(model))
+        return row
 
     def leads_table(self) -> Table:
-        """The paired difference of each model to RoPE on each task."""
-        theirs = self.scores.get(RIVAL, {})
-        rows = {}
-        for model in (model for model in self.order if model != RIVAL):
-            shared = self.scores[model].keys() & theirs.keys()
-            rows[model] = {task: lead(self.scores[model][task], theirs[task]) for task in shared}
+        """Make the table of the paired difference of each model to RoPE on each task."""
+        baseline = self.scores.get(BASELINE, {})
+        rows: Cells = {}
+        for model in self.order:
+            if model == BASELINE:
+                continue
+            rows[model] = {}
+            for task, value in self.scores[model].items():
+                if task in baseline:
+                    rows[model][task] = lead(value, baseline[task])
         caption = (
-            f"Difference to {display_name(RIVAL)} in percentage points over the seeds that both "
+            f"Difference to {display_name(BASELINE)} in percentage points over the seeds that both "
             "have, ± half of its 95 % interval (Student's t over pairs)."
         )
-        return self._table(rows, caption, lead={}, digits=1)
+        return self._table(rows, [*self.entries], {"lead": {}, "digits": 1}, caption)
 
     def rates_table(self) -> Table:
-        """The learning rate that each model has on each task."""
-        rows = {m: {task: self._rate(m, task) for task in self.entries} for m in self.order}
+        """Make the table of the learning rate that each model has on each task."""
+        rows: Cells = {}
+        for model in self.order:
+            rows[model] = {task: self._rate(model, task) for task in self.entries}
         caption = (
             "The learning rate of the lowest validation loss on further rows of the trained "
             "lengths; every model tried the same rates for as many steps. At the edge the best may "
@@ -164,34 +228,50 @@ class Board(View):
             "first seed, of the rates that are right within those lengths as often, to "
             f"{ALIKE:g} point; the loss hardly tells these apart."
         )
-        return self._table(rows, caption)
+        return self._table(rows, [*self.entries], {}, caption)
 
     def _rate(self, model: str, task: str) -> Cell:
+        """Write a chosen rate: ``0.003 (21 to 40)``, ``0.01, at the edge``."""
         rate = self.choices.get((model, task))
-        entry = self.entries[task]
         if rate is None:
             return None
         rates = [*self.artifact.rows["rate"]]
-        tried = self.tried[model, task]
-        trained = {r: run["metrics"].get(entry.trained) for r, run in tried.items()}
-        as_good = [
-            r for r, n in trained.items() if n is not None and n >= (trained[rate] or 0) - ALIKE
-        ]
-        beyond = [tried[r]["metrics"][entry.metric] for r in as_good]
-        text = f"{rate}, at the edge" if rate in (rates[0], rates[-1]) else str(rate)
-        text += f" ({min(beyond):.0f} to {max(beyond):.0f})" if len(beyond) > 1 else ""
+        text = rate
+        if rate in (rates[0], rates[-1]):
+            text += ", at the edge"
+        scores = self._scores_of_like_rates(model, task, rate)
+        if len(scores) > 1:
+            text += f" ({min(scores):.0f} to {max(scores):.0f})"
         return Value(float(rate), text=text)
 
+    def _scores_of_like_rates(self, model: str, task: str, rate: str) -> list[float]:
+        """List the scores of the rates that are right within the trained lengths as often as the
+        chosen one, to :data:`ALIKE`; it is one of them.
+        """
+        entry = self.entries[task]
+        searched = self.searched[model, task]
+        of_choice = searched[rate]["metrics"].get(entry.trained) or 0
+        scores = []
+        for run in searched.values():
+            trained = run["metrics"].get(entry.trained)
+            if trained is not None and trained >= of_choice - ALIKE:
+                scores.append(run["metrics"][entry.metric])
+        return scores
+
     def _table(
-        self, rows: Mapping[str, Mapping[str, Cell]], caption: str, head: Sequence[str] = (), **spec
+        self, rows: Cells, names: Sequence[str], spec: dict[str, Any], caption: str
     ) -> Table:
-        names = ["model", *(head or self.entries)]
-        columns = [Column(name, spec if name in self.entries else {}) for name in names]
-        cells = [{"model": self.marks[model], **row} for model, row in rows.items()]
+        """Make a table of these columns; ``spec`` is of those that are tasks."""
+        columns = [Column("model")]
+        for name in names:
+            columns.append(Column(name, spec if name in self.entries else {}))
+        cells: list[Mapping[str, Cell]] = []
+        for model, row in rows.items():
+            cells.append({"model": self.labels[model], **row})
         return Table(columns, cells, ["model"], caption)
 
     def caption(self) -> str:
-        """What the table measures."""
+        """Say what the table of scores measures."""
         floors = ", ".join(f"{task} {score:.0f}" for task, score in self.guesses.items())
         with_words = "".join(f", with {word}" for word in self.artifact.overrides)
         text = (
@@ -203,16 +283,33 @@ class Board(View):
             "the lowest validation loss on trained lengths at the first seed. Intervals are over "
             "seeds and samples, and do not cover the choice of the rate."
         )
-        if (found := self.test()) is None:
+        test = self.rank_test()
+        if test is None:
             return f"{text} Ranks are not tested: that needs 3 models, 5 tasks and 2 seeds."
-        p, difference = found
         return (
             f"{text} Mean rank over {len(self.entries)} tasks, 1 is best: Friedman's test has p = "
-            f"{p:.2g}; two models are told apart from {difference:.2f} on (Nemenyi, 5 %)."
+            f"{test.p:.2g}; two models are told apart from {test.difference:.2f} on (Nemenyi, 5 %)."
         )
 
-    @cached_property
-    def guesses(self) -> dict[str, float]:
-        """Task -> the score of the best guess from nearby, of the tasks that have a record."""
-        first = {task: runs[0] for (_, task), runs in reversed(self.chosen.items()) if runs}
-        return {t: entry.guessed(first[t]) for t, entry in self.entries.items() if t in first}
+
+def best_rate(runs: Mapping[str, Record]) -> str:
+    """Choose the rate whose run has the lowest validation loss.
+
+    >>> first = Record(metrics={"val/loss": 0.5})
+    >>> second = Record(metrics={"val/loss": 0.3})
+    >>> best_rate({"0.001": first, "0.003": second})
+    '0.003'
+    """
+    return min(runs, key=lambda rate: runs[rate]["metrics"]["val/loss"])
+
+
+def within_percent(value: Value) -> Value:
+    """Cut an interval to what is within 0 and 100.
+
+    >>> value = within_percent(Value(99.0, 97.5, 100.5))
+    >>> value.low, value.high
+    (97.5, 100.0)
+    """
+    low = None if value.low is None else min(max(value.low, 0.0), 100.0)
+    high = None if value.high is None else min(max(value.high, 0.0), 100.0)
+    return replace(value, low=low, high=high)

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 
 from tape_exp.experiments.bases import locate
 from tape_exp.experiments.run_spec import RunSpec
-from tape_exp.results.query import PLACES
+from tape_exp.results.query import RUNTIME_KEYS
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import CONF
@@ -123,4 +123,4 @@ def without_slurm(words: Sequence[str]) -> list[str]:
 
 def without_places(overrides: Sequence[str]) -> list[str]:
     """Those that say what a run computes, not where it is, in one order."""
-    return sorted(word for word in overrides if not word.lstrip("+~").startswith(PLACES))
+    return sorted(word for word in overrides if not word.lstrip("+~").startswith(RUNTIME_KEYS))

@@ -46,7 +46,9 @@ def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
     shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     if shared:
         print("All with", shlex.join(word for word in jobs[0].overrides if word in shared))
-    own = [shlex.join(word for word in job.overrides if word not in shared) for job in jobs]
+    own = []
+    for job in jobs:
+        own.append(shlex.join(word for word in job.overrides if word not in shared))
     width = max(map(len, own))
     counts = Counter[str]()
     for number, job in enumerate(jobs):

@@ -39,10 +39,13 @@ def cpu_name() -> str:
     vector extension that torch uses on it.
     """
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
-    told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
-    name = told.get("model name") or platform.processor() or platform.machine()
-    more = [f"{key} {told[key]}" for key in ("cpu family", "model", "stepping") if key in told]
-    return ", ".join([name, *more, torch.backends.cpu.get_cpu_capability()])
+    facts = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        facts[key.strip()] = value.strip()
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{key} {facts[key]}" for key in ("cpu family", "model", "stepping") if key in facts]
+    return ", ".join([name, *numbers, torch.backends.cpu.get_cpu_capability()])
 
 
 def to_device_async(x: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -122,7 +122,11 @@ NOTES = (
 
 def seed_counts(view: "View") -> list[int]:
     """How many seeds each row has."""
-    return [len({run.seed for run in runs}) for runs in view.all_runs.values()]
+    counts = []
+    for runs in view.all_runs.values():
+        seeds = {run.seed for run in runs}
+        counts.append(len(seeds))
+    return counts
 
 
 def same_data(runs: Sequence[Record]) -> bool | None:

@@ -170,7 +170,10 @@ def curve_of(view: View, row: Row, metric: str, style: LineStyle) -> Line | None
     if not lengths:
         return None
     names = [f"{metric}@{length}" for length in lengths]
-    values = [[metrics[name] for name in names] for metrics in runs if metrics.keys() >= {*names}]
+    values = []
+    for metrics in runs:
+        if metrics.keys() >= {*names}:
+            values.append([metrics[name] for name in names])
     return mean_line(display_name(last_label(row)), lengths, values, style)
 
 
@@ -251,7 +254,9 @@ def loss_line(name: str, runs: Sequence[Record], style: LineStyle) -> Line | Non
     steps = sorted(set.intersection(*map(set, curves)))
     if not steps:
         return None
-    values = [[by_step[step] for step in steps] for by_step in curves]
+    values = []
+    for by_step in curves:
+        values.append([by_step[step] for step in steps])
     return mean_line(name, steps, values, style)
 
 

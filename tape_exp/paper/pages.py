@@ -1,6 +1,7 @@
 """The texts of results: an overview of the claims, and a page for each artifact."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -94,8 +95,8 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
     head = ["artifact", "the paper's claim", "paper", "ours", "holds", "scale"]
     table = tabulate(rows, head, tablefmt="github", disable_numparse=True)
     others = [f"{linked(one, pages)} ({one.artifact.title})" for one in judgements if not one.text]
-    counts = {holds: sum(one.verdict.holds == holds for one in tested) for holds in ORDER}
-    text = ", ".join(f"{holds} {n}" for holds, n in counts.items() if n)
+    counts = Counter(one.verdict.holds for one in tested)
+    text = ", ".join(f"{holds} {counts[holds]}" for holds in ORDER if counts[holds])
     rest = f"\n\nWithout a claim: {', '.join(others)}." if others else ""
     return (
         f"Claims of the paper and what the recorded runs say of them: {text}. The figures are "

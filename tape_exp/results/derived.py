@@ -11,16 +11,33 @@ from tape_exp.runs.evaluation import wilson
 BUILTIN = "builtin_"
 # What `Record.metrics` has besides the metrics of a task, as patterns of a shell.
 DERIVED = (
-    *("parameters", "positional_parameters", "trained_parameters", "steps", "tokens"),
-    *("extra_length", "solved_at", "digits/exact_match@*", "next/exact_match", "*/score"),
-    *("distance@*", "dominance@*", "range@*", "longest_window", "tokens_scored"),
+    "parameters",
+    "positional_parameters",
+    "trained_parameters",
+    "steps",
+    "tokens",
+    "extra_length",
+    "solved_at",
+    "digits/exact_match@*",
+    "next/exact_match",
+    "*/score",
+    "distance@*",
+    "dominance@*",
+    "range@*",
+    "longest_window",
+    "tokens_scored",
 )
 SOLVED = 0.01  # nats a token
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
 
 
 def derived(run: Mapping[str, Any]) -> dict[str, float]:
-    """Further metrics of a run: of addition its extra length, of matrices what they show."""
+    """Compute further metrics of a run, as far as it has what they are made of.
+
+    >>> run = {"config": {"task": {}}, "metrics": {"github/tokens": 9000.0}}
+    >>> derived(run)
+    {'tokens_scored': 9000}
+    """
     return (
         _extra_length(run)
         | _by_digits(run)
@@ -32,48 +49,68 @@ def derived(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def extra_length(share: float, reach: float = 2.0) -> float:
-    """The length beyond the trained one, as a fraction of it, of a share m of the grid.
+    """Turn the share m of the grid that is solved into a length beyond the trained one, n.
 
     Where a model solves all sums of up to L digits and no longer ones, the share of the grid of
     n → r n digits that it solves is (L / r n)². The extra length is what that L would be for the
-    measured share, beyond n and as a part of it: L / n - 1 = r √m - 1.
+    measured share, beyond n and as a fraction of it: L / n - 1 = r √m - 1.
+
+    >>> extra_length(0.25)  # of up to 10 digits, trained on 5: the trained sums, and no others
+    0.0
+    >>> round(extra_length(0.36), 6)  # those of up to 6 digits, which are 20 % more
+    0.2
     """
     return float(reach * np.sqrt(share) - 1)
 
 
 def _extra_length(run: Mapping[str, Any]) -> dict[str, float]:
-    """With Wilson's interval over the longer sums; only of a run that learned the trained ones,
-    which are taken as solved.
+    """Of addition the extra length, with Wilson's interval over the longer sums; only of a run that
+    learned the trained ones, which are taken as solved.
     """
     task = run["config"]["task"]
     metrics = run["metrics"]
-    percent = metrics.get("ood/exact_match") if "train_digits" in task else None
-    if percent is None or metrics["id/exact_match"] < ENOUGH:
+    if "train_digits" not in task or "ood/exact_match" not in metrics:
+        return {}
+    if metrics["id/exact_match"] < ENOUGH:
         return {}
     reach = task["test_digits"] / task["train_digits"]
-    trained = 1 / reach**2
-    tested = task["samples_per_cell"] * (task["test_digits"] ** 2 - task["train_digits"] ** 2)
-    ends = (percent, *wilson(round(percent / 100 * tested), tested))
-    names = ("extra_length", "extra_length_low", "extra_length_high")
+    trained = 1 / reach**2  # share of the grid
+    longer = task["test_digits"] ** 2 - task["train_digits"] ** 2  # cells
+    tested = task["samples_per_cell"] * longer
+
+    def of_percent(solved: float) -> float:
+        return extra_length(trained + (1 - trained) * solved / 100, reach)
+
+    percent = metrics["ood/exact_match"]
+    low, high = wilson(round(percent / 100 * tested), tested)
     return {
-        name: extra_length(trained + (1 - trained) * each / 100, reach)
-        for name, each in zip(names, ends, strict=True)
+        "extra_length": of_percent(percent),
+        "extra_length_low": of_percent(low),
+        "extra_length_high": of_percent(high),
     }
 
 
 def _by_digits(run: Mapping[str, Any]) -> dict[str, float]:
     """Of a grid of addition the exact match by the digits of the longer operand, which are given in
     percent of the trained digits; ``next`` is of one digit more than these.
+
+    >>> task = {"train_digits": 1}
+    >>> _by_digits({"config": {"task": task}, "heatmap": [[100, 40], [50, 0]]})
+    {'digits/exact_match@100': 100.0, 'digits/exact_match@200': 30.0, 'next/exact_match': 30.0}
     """
     trained = run["config"]["task"].get("train_digits")
     if trained is None or "heatmap" not in run:
         return {}
     grid = np.array(run["heatmap"], float)
-    longer = np.maximum.outer(*(np.arange(1, size + 1) for size in grid.shape))
-    means = {n: float(grid[longer == n].mean()) for n in range(1, longer.max() + 1)}
-    following = {"next/exact_match": means[trained + 1]} if trained + 1 in means else {}
-    by_share = {f"digits/exact_match@{round(100 * n / trained)}": m for n, m in means.items()}
-    return by_share | following
+    rows, columns = grid.shape
+    longer = np.maximum.outer(np.arange(1, rows + 1), np.arange(1, columns + 1))
+    metrics = {}
+    for digits in range(1, max(grid.shape) + 1):
+        percent = round(100 * digits / trained)
+        metrics[f"digits/exact_match@{percent}"] = float(grid[longer == digits].mean())
+    if trained < max(grid.shape):
+        metrics["next/exact_match"] = float(grid[longer == trained + 1].mean())
+    return metrics
 
 
 def _solved(run: Mapping[str, Any]) -> dict[str, float]:
@@ -81,59 +118,84 @@ def _solved(run: Mapping[str, Any]) -> dict[str, float]:
     curve = run.get("curves", {}).get("val/loss")
     if curve is None or "train_digits" not in run["config"]["task"]:
         return {}
-    pairs = zip(curve["step"], curve["value"], strict=True)
-    solved = [step for step, loss in pairs if loss < SOLVED]
-    return {"solved_at": solved[0]} if solved else {}
+    for step, loss in zip(curve["step"], curve["value"], strict=True):
+        if loss < SOLVED:
+            return {"solved_at": step}
+    return {}
 
 
 def _score(run: Mapping[str, Any]) -> dict[str, float]:
-    """Of a set of SCROLLS the metric that counts, with its interval."""
+    """Of a set of SCROLLS the metric that counts, with its interval.
+
+    >>> task = {"dataset": "qasper"}
+    >>> _score({"config": {"task": task}, "metrics": {"qasper/f1": 21.0, "qasper/f1_low": 20.5}})
+    {'qasper/score': 21.0, 'qasper/score_low': 20.5}
+    """
     dataset = run["config"]["task"].get("dataset")
     metrics = run["metrics"]
-    found: dict[str, float] = {}
-    for part in (f"{dataset}/", f"{dataset}/twice/"):
-        names = [part + kind for kind in ("f1", "exact_match", "rouge/geometric_mean")]
-        pairs = [(name + end, end) for name in names for end in ("", "_low", "_high")]
-        found |= {f"{part}score{end}": metrics[key] for key, end in pairs if key in metrics}
-    return found
+    scores = {}
+    for stem in (f"{dataset}/", f"{dataset}/twice/"):
+        for measure in ("f1", "exact_match", "rouge/geometric_mean"):
+            for end in ("", "_low", "_high"):
+                name = f"{stem}{measure}{end}"
+                if name in metrics:
+                    scores[f"{stem}score{end}"] = metrics[name]
+    return scores
 
 
 def _sizes(run: Mapping[str, Any]) -> dict[str, float]:
     """The longest window of a text, and how many tokens of it were scored."""
     lengths = run["config"]["task"].get("windows", {}).get("lengths", [])
     scored = [number for name, number in run["metrics"].items() if name.endswith("/tokens")]
-    sizes = {"longest_window": max(lengths, default=0), "tokens_scored": max(scored, default=0)}
-    return {name: int(number) for name, number in sizes.items() if number}
+    sizes: dict[str, float] = {}
+    if lengths:
+        sizes["longest_window"] = int(max(lengths))
+    if any(scored):
+        sizes["tokens_scored"] = int(max(scored))
+    return sizes
 
 
 def _of_matrices(run: Mapping[str, Any]) -> dict[str, float]:
     """By layer: tokens that attention looks back; of E·Eᵀ the diagonal over the other causal pairs,
     and the range of these.
+
+    >>> matrices = {"attention@0": [[1, 0], [0.5, 0.5]], "products@0": [[4, 0], [2, 4]]}
+    >>> _of_matrices({"matrices": matrices})
+    {'distance@0': 0.25, 'dominance@0': 2.0, 'range@0': 0.0}
     """
-    found = {}
+    metrics = {}
     for name, rows in run.get("matrices", {}).items():
         kind, layer = name.split("@")
         matrix = np.array(rows, float)
-        places = np.arange(len(rows))
+        positions = np.arange(len(rows))
         if kind == "attention":
-            back = places[:, None] - places
-            found[f"distance@{layer}"] = float((np.tril(matrix) * back).sum(1).mean())
+            distances = positions[:, None] - positions
+            metrics[f"distance@{layer}"] = float((np.tril(matrix) * distances).sum(1).mean())
         else:
             below = np.tri(len(matrix), k=-1, dtype=bool)
             diagonal = np.abs(np.diag(matrix)).mean()
-            rest = np.abs(matrix[below]).mean()
-            found[f"dominance@{layer}"] = round(float(diagonal / rest), 9)
-            found[f"range@{layer}"] = float(np.ptp(matrix[below]))
-    return found
+            others = np.abs(matrix[below]).mean()
+            metrics[f"dominance@{layer}"] = round(float(diagonal / others), 9)
+            metrics[f"range@{layer}"] = float(np.ptp(matrix[below]))
+    return metrics
 
 
 def as_shown(metric: str) -> str:
-    """What a metric is called here: that of built-in text is called as that of the corpus."""
+    """Name a metric as tables do: that of built-in text as that of the corpus.
+
+    >>> as_shown("builtin_qasper/f1")
+    'qasper/f1'
+    """
     return metric.removeprefix(BUILTIN)
 
 
 def value_of(metrics: Mapping[str, float], metric: str) -> Value | None:
-    """A metric of a run, with its interval over samples if it has one."""
+    """Return a metric of a run, with its interval over samples if it has one.
+
+    >>> value = value_of({"f1": 21.0, "f1_low": 20.5, "f1_high": 21.5}, "f1")
+    >>> value.number, value.low, value.high
+    (21.0, 20.5, 21.5)
+    """
     if metric not in metrics:
         return None
     number = metrics[metric]

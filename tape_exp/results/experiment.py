@@ -13,7 +13,7 @@ from typing import Any
 from tape_exp.machine.files import short_hash
 from tape_exp.results.query import where
 from tape_exp.runs.identity import flat, recorded_config
-from tape_exp.runs.starting_weights import LLAMA_KEYS
+from tape_exp.runs.llama_base import LLAMA_KEYS
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 
@@ -27,37 +27,48 @@ class Experiment:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Every key but the seed, with six significant digits, which records keep.
+        """Return every key but the seed, with six significant digits, which records keep.
 
         A precision counts where it was asked for by its own key: one that a trainer or ``auto``
         chooses says how a run was made. What follows from the weights that a run begins from, such
         as a Llama's angles, counts where it was asked for too: these weights may be elsewhere now.
         """
-        parts = {key: part for key, part in self.config.items() if key not in ("seed", "precision")}
-        settings = flat(rounded(parts))
+        config = dict(self.config)
+        config.pop("seed", None)
+        config.pop("precision", None)
+        settings = flat(rounded(config))
         asked = where(self.overrides)
         if asked.get("trainer.precision", "auto") != "auto":
             settings["trainer.precision"] = asked["trainer.precision"]
         if settings.get("checkpoint") or settings.get("task.init_from"):
             of_weights = tuple(f"{section}." for section in LLAMA_KEYS)
-            for key in [*settings]:
+            for key in list(settings):
                 if f"{key}.".startswith(of_weights) and key not in asked:
                     del settings[key]
         return settings
 
     @cached_property
     def hash(self) -> str:
-        """Ten digits that two experiments share if they have the same settings."""
+        """Hash the settings to ten digits, which experiments with the same settings share."""
         return short_hash([json.dumps(self.settings, sort_keys=True)])[:10]
 
     def is_same(self, other: "Experiment") -> bool:
-        """Whether the two have one hash, or one of them is older than keys that the other has."""
+        """Say whether the two have one hash, or one is older than keys that the other has.
+
+        >>> old = Experiment({"model": {"name": "rope"}}, ["model=rope"])
+        >>> new = Experiment({"model": {"name": "rope", "theta": 1e4}}, ["model=rope"])
+        >>> asked = Experiment(new.config, ["model=rope", "model.theta=1e4"])
+        >>> new.is_same(old), asked.is_same(old)
+        (True, False)
+        """
         if self.hash == other.hash:
             return True
         return self.is_older_than(other) or other.is_older_than(self)
 
     def is_older_than(self, other: "Experiment") -> bool:
-        """Whether the other has the same settings and further keys, none of which it asked for."""
+        """Say whether the other has the same settings and further keys, none of which its overrides
+        ask for: the code had not these keys yet when this one ran.
+        """
         if not self.settings.items() <= other.settings.items():
             return False
         further = other.settings.keys() - self.settings.keys()
@@ -65,7 +76,7 @@ class Experiment:
 
 
 def experiment_of(overrides: Sequence[str]) -> Experiment | None:
-    """That of the runs of these overrides; None where they do not compose."""
+    """Compose overrides into the experiment of their runs; None where they do not compose."""
     try:
         config = compose_config(overrides)
     except ConfigError:
@@ -74,11 +85,16 @@ def experiment_of(overrides: Sequence[str]) -> Experiment | None:
 
 
 def rounded(part: Any, digits: int = 6) -> Any:
-    """A part of a record with so many significant digits, whole numbers without a point; metrics
-    keep 9, so that differences of them have the digits that tables show.
+    """Round the numbers in a part of a record to so many significant digits, whole ones without a
+    point; metrics keep 9, so that differences of them have the digits that tables show.
+
+    >>> rounded({"lr": 0.00123456789, "width": 64.0, "metrics": {"loss": 1.23456789123}})
+    {'lr': 0.00123457, 'width': 64, 'metrics': {'loss': 1.23456789}}
     """
     if isinstance(part, Mapping):
-        return {k: rounded(v, 9 if k == "metrics" else digits) for k, v in part.items()}
+        return {
+            key: rounded(value, 9 if key == "metrics" else digits) for key, value in part.items()
+        }
     if isinstance(part, list | tuple):
         return [rounded(inner, digits) for inner in part]
     if not isinstance(part, float):

@@ -7,42 +7,60 @@ default then; a key that it lacks is newer than it.
 from collections.abc import Mapping
 from typing import Any
 
-from tape_exp.results.query import PLACES, fits, where
+from tape_exp.results.query import RUNTIME_KEYS, fits, where
 from tape_exp.results.record import Record
 from tape_exp.runs.identity import flat
 
 
 def is_of(record: Record, asked: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
-    """Whether a record has the values that overrides ask for (:func:`where`) and has set nothing
-    else, and has those of ``keys`` as far as it has these.
+    """Say whether a record has the values that overrides ask for (:func:`where`) and has set
+    nothing else, and has those of ``keys`` as far as it has these.
     """
-    return (
-        fits(record.settings, asked)
-        and all(record.settings.get(key, value) == value for key, value in keys.items())
-        and not has_further_settings(record, {**asked, **keys})
-    )
+    if not fits(record.settings, asked):
+        return False
+    for key, value in keys.items():
+        if record.settings.get(key, value) != value:
+            return False
+    return not has_further_settings(record, {**asked, **keys})
 
 
 def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
-    """Whether the words of a record set a key besides those asked for and those that say where
+    """Say whether the words of a record set a key besides those asked for and those that say where
     and how fast it ran.
+
+    >>> record = Record(words=["model=rope", "model.theta=500", "trainer.devices=2", "seed=1"])
+    >>> has_further_settings(record, {"model": "rope"})
+    True
+    >>> has_further_settings(record, {"model": "rope", "model.theta": 500})
+    False
     """
-    known = {"scale", "seed", *asked}
-    return any(
-        key not in known and (not key.startswith(PLACES) or key == "trainer.precision")
-        for key in where(record.overrides)
-    )
+    for key in where(record.overrides):
+        if key in ("scale", "seed") or key in asked:
+            continue
+        if not key.startswith(RUNTIME_KEYS) or key == "trainer.precision":
+            return True
+    return False
 
 
 def is_same(record: Record, other: Record) -> bool:
-    """Whether two records agree in every key that both have, and the newer one of an old and a new
-    record has asked for no key that the old one lacks.
+    """Say whether two records agree in every key that both have, and the newer one of an old and a
+    new record has asked for no key that the old one lacks.
     """
-    for old, new in ((record, other), (other, record)):
-        asked = () if new.is_legacy or not old.is_legacy else where(new.overrides)
-        if any(key not in old.settings and not key.startswith(("seed", *PLACES)) for key in asked):
+    if asks_for_newer_keys(record, other) or asks_for_newer_keys(other, record):
+        return False
+    config = flat(record.config)
+    other_config = flat(other.config)
+    for key in config.keys() & other_config.keys():
+        if not key.startswith(("seed", *RUNTIME_KEYS)) and config[key] != other_config[key]:
             return False
-    one = flat(record.config)
-    two = flat(other.config)
-    keys = {key for key in one.keys() & two.keys() if not key.startswith(("seed", *PLACES))}
-    return all(one[key] == two[key] for key in keys)
+    return True
+
+
+def asks_for_newer_keys(record: Record, old: Record) -> bool:
+    """Say whether a record with overrides asked for a key that one without them lacks."""
+    if record.is_legacy or not old.is_legacy:
+        return False
+    for key in where(record.overrides):
+        if key not in old.settings and not key.startswith(("seed", *RUNTIME_KEYS)):
+            return True
+    return False

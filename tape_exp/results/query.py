@@ -10,23 +10,34 @@ import yaml
 
 from tape_exp.runs.identity import FOLDERS, flat
 
-# Keys of where a run is and how it is made, not what it computes.
-PLACES = ("hydra", "trainer", "logger", "runs", "rerun", "cache")
+# Keys that say where a run is and how it is made, not what it computes.
+RUNTIME_KEYS = ("hydra", "trainer", "logger", "runs", "rerun", "cache")
 
 
 def where(words: Iterable[str]) -> dict[str, Any]:
-    """What overrides ask of a record: ``{"model": "rope", "task.optim.lr": 0.001}``; of a folder or
-    a repository its last name, which is what records have.
+    """Parse overrides into what they ask of a record: keys and values; of a folder or a repository
+    its last name, which is what records have.
+
+    >>> where(["model=rope", "task.optim={lr: 1e-3}", "checkpoint=/home/ann/llama"])
+    {'model': 'rope', 'task.optim.lr': 0.001, 'checkpoint': 'llama'}
     """
-    pairs = (word.lstrip("+").partition("=")[::2] for word in words)
-    asked = {k: v for key, text in pairs for k, v in flat(number(text), key).items()}
-    named = {k: v for k, v in asked.items() if k.endswith(FOLDERS) and isinstance(v, str)}
-    return asked | {key: Path(folder).name for key, folder in named.items()}
+    asked: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.lstrip("+").partition("=")
+        asked |= flat(parsed_value(text), key)
+    for key, value in asked.items():
+        if key.endswith(FOLDERS) and isinstance(value, str):
+            asked[key] = Path(value).name
+    return asked
 
 
 @cache
-def number(text: str) -> Any:
-    """The value of an override; YAML 1.1 takes ``1e-3`` for a word."""
+def parsed_value(text: str) -> Any:
+    """Parse the value of an override.
+
+    >>> parsed_value("1e-3"), parsed_value("64"), parsed_value("null")  # YAML takes 1e-3 for a word
+    (0.001, 64, None)
+    """
     if text.startswith("{"):
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -36,8 +47,18 @@ def number(text: str) -> Any:
 
 
 def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    """Whether a record has the values asked for. Records hold no keys of where a run was, and hold
-    what a key of the scale sets under the task's own keys.
+    """Say whether a record, by its keys, has the values asked for. Records hold no keys of where a
+    run was, and hold what a key of the scale sets under the task's own keys.
+
+    >>> fits({"model": "rope", "seed": 1}, {"model": "rope", "trainer.devices": 2})
+    True
+    >>> fits({"model": "rope", "seed": 1}, {"model": "rope", "model.theta": 500})
+    False
     """
-    held = {k: v for k, v in asked.items() if k in keys or not k.startswith((*PLACES, "scale."))}
-    return all(key in keys and keys[key] == value for key, value in held.items())
+    for key, value in asked.items():
+        if key in keys:
+            if keys[key] != value:
+                return False
+        elif not key.startswith((*RUNTIME_KEYS, "scale.")):
+            return False
+    return True

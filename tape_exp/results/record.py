@@ -15,68 +15,76 @@ class Record(dict[str, Any]):
     """What a run left, by the keys of its record.json, which nobody changes.
 
     A record of results/ has 6 significant digits, and its matrices are arrays.
+
+    >>> record = Record(config={"model": {"name": "rope", "theta": 500}, "task": {"name": "c4"}})
+    >>> record.settings["model"], record.settings["model.theta"], record.settings["task"]
+    ('rope', 500, 'c4')
     """
 
     def __or__(self, other: Mapping[str, Any]) -> "Record":  # type: ignore[override]
-        """With other values of some keys, as a record of its own."""
+        """Return a copy with other values of some keys."""
         return Record({**self, **other})
 
     @property
     def name(self) -> str:
-        """The run: ``arithmetic-smoke-tape-seed0-0123456789``."""
+        """Name the run: ``arithmetic-smoke-tape-seed0-0123456789``."""
         return self["run"]
 
     @property
     def seed(self) -> int:
-        """The seed of data and weights."""
+        """Return the seed of data and weights."""
         return self["seed"]
 
     @property
     def config(self) -> dict[str, Any]:
-        """What it computed: model, task, peft, scale, precision, checkpoint, seed."""
+        """Return what it computed: model, task, peft, scale, precision, checkpoint, seed."""
         return self["config"]
 
     @property
     def overrides(self) -> list[str]:
-        """``tape-exp train <overrides>`` is the run."""
+        """Return what was typed: ``tape-exp train <overrides>`` is the run."""
         return self.get("words", []) if self.is_legacy else self["overrides"]
 
     @property
     def is_legacy(self) -> bool:
-        """Whether it is older than its overrides: it has words that its config was turned into."""
+        """Say whether it has no overrides, but words that its config was turned into."""
         return "overrides" not in self
 
     @cached_property
     def experiment(self) -> Experiment:
-        """What it computed, whatever its seed."""
+        """Return what it computed, whatever its seed."""
         return Experiment(self.config, self.overrides)
 
     @property
     def task(self) -> str:
-        """The task as a command names it: ``scrolls`` for ``scrolls_qasper``."""
+        """Name the task as a command does: ``scrolls`` for ``scrolls_qasper``."""
         task = self.config["task"]
         dataset = task.get("dataset")
         return task["name"].removesuffix(f"_{dataset}") if dataset else task["name"]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The config by its keys, ``task.optim.lr``; a group by its choice, ``model``; the
+        """Return the config by its keys, ``task.optim.lr``; a group by its choice, ``model``; the
         precision that ``auto`` chose.
         """
-        choices = {name: self.config[name]["name"] for name in GROUPS if name in self.config}
-        choices |= {"task": self.task, "trainer.precision": self.get("precision")}
-        return flat(self.config) | choices
+        settings = flat(self.config)
+        for name in GROUPS:
+            if name in self.config:
+                settings[name] = self.config[name]["name"]
+        settings["task"] = self.task
+        settings["trainer.precision"] = self.get("precision")
+        return settings
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """What the task measured, its numbers of parameters and steps, and what is derived from
-        them; measures of built-in text by the name of the corpus that it stands for.
+        """Return what the task measured, its numbers of parameters and steps, and what is derived
+        from them; measures of built-in text by the name of the corpus that it stands for.
         """
-        numbers = {key: part for key, part in self.items() if isinstance(part, int | float)}
+        facts = {key: value for key, value in self.items() if isinstance(value, int | float)}
         measured = {as_shown(name): number for name, number in self["metrics"].items()}
-        return numbers | measured | derived({**self, "metrics": measured})
+        return facts | measured | derived({**self, "metrics": measured})
 
     @property
     def data(self) -> tuple[Any, ...]:
-        """The data that it read: their seed, and their fingerprint with its version."""
+        """Return what the data that it read are told by: seed, fingerprint and its version."""
         return self.seed, self.get("fingerprint_version"), self.get("data_fingerprint")

@@ -1,6 +1,6 @@
 """What several seeds can tell: intervals, paired tests, and families of tests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import hypot, log
 from statistics import mean
@@ -28,18 +28,31 @@ class Value:
 
     @property
     def pair(self) -> list[float]:
-        """The numbers of two seeds, which are written in the place of their wide interval."""
-        return [run.number for run in self.runs.values()] if len(self.runs) == 2 else []
+        """Return the numbers of two seeds, which are written in the place of their wide interval;
+        none of another number of seeds.
+        """
+        if len(self.runs) != 2:
+            return []
+        return [run.number for run in self.runs.values()]
 
     def times(self, factor: float) -> "Value":
-        """In another unit."""
-        low, high = (None if end is None else factor * end for end in (self.low, self.high))
-        runs = {seed: run.times(factor) for seed, run in self.runs.items()}
-        return replace(self, number=factor * self.number, low=low, high=high, runs=runs)
+        """Convert it to another unit."""
+        return replace(
+            self,
+            number=factor * self.number,
+            low=None if self.low is None else factor * self.low,
+            high=None if self.high is None else factor * self.high,
+            runs={seed: run.times(factor) for seed, run in self.runs.items()},
+        )
 
 
 def over_seeds(runs: Mapping[int, Value]) -> Value:
-    """The mean over seeds with Student's 95 % interval, which a single seed does not have."""
+    """Average over seeds, with Student's 95 % interval, which a single seed does not have.
+
+    >>> value = over_seeds({0: Value(1.0), 1: Value(2.0), 2: Value(3.0)})
+    >>> value.number, round(value.low, 2), round(value.high, 2)
+    (2.0, -0.48, 4.48)
+    """
     numbers = [run.number for run in runs.values()]
     n = len(numbers)
     centre = float(np.mean(numbers))
@@ -58,26 +71,27 @@ def over_counts(runs: Mapping[int, Value]) -> Value:
 
 
 def over_samples(runs: Mapping[int, Value]) -> Value:
-    """The mean over runs that are asked the same samples: to each side the half over seeds and the
+    """Average over runs that are asked the same samples: to each side the half over seeds and the
     mean half over samples are added as independent errors are, √(a² + b²). A single run keeps its
     own interval.
     """
-    spread = over_seeds(runs)
-    values = [*runs.values()]
-    if any(value.low is None or value.high is None for value in values):
-        return spread
-    if spread.low is None or spread.high is None:
-        return replace(values[0], runs=runs)
-    half = spread.high - spread.number
-    centre = spread.number
-    below = hypot(half, centre - mean(v.low for v in values if v.low is not None))
-    above = hypot(half, mean(v.high for v in values if v.high is not None) - centre)
-    return replace(spread, low=centre - below, high=centre + above)
+    average = over_seeds(runs)
+    lows = [run.low for run in runs.values() if run.low is not None]
+    highs = [run.high for run in runs.values() if run.high is not None]
+    if len(lows) < len(runs) or len(highs) < len(runs):
+        return average
+    if average.high is None:
+        (run,) = runs.values()
+        return replace(run, runs=runs)
+    half = average.high - average.number
+    below = hypot(half, average.number - mean(lows))
+    above = hypot(half, mean(highs) - average.number)
+    return replace(average, low=average.number - below, high=average.number + above)
 
 
 def over_trials(runs: Mapping[int, Value], trials: int) -> Value:
-    """The share, in percent, of the trials of all runs together, each of so many, with Wilson's
-    interval.
+    """Return the share, in percent, of the trials of all runs together, each of so many, with
+    Wilson's interval.
     """
     total = trials * len(runs)
     correct = round(sum(run.number * trials / 100 for run in runs.values()))
@@ -85,7 +99,7 @@ def over_trials(runs: Mapping[int, Value], trials: int) -> Value:
 
 
 def with_error(runs: Mapping[int, Value]) -> Value:
-    """The means over runs of the number and of the standard error over samples."""
+    """Average over runs the number and the standard error over samples."""
     number = mean(run.number for run in runs.values())
     if any(run.low is None for run in runs.values()):
         return Value(number, runs=runs, n=len(runs))
@@ -94,14 +108,26 @@ def with_error(runs: Mapping[int, Value]) -> Value:
 
 
 def mean_log(values: Sequence[Value]) -> Value | None:
-    """The mean of the logarithms of several positive numbers, over the seeds that all have; None
-    where there is no such seed.
+    """Average the logarithms of several positive numbers, over the seeds that all have; None where
+    there is no such seed.
     """
     if not all(value.runs for value in values):
         return Value(mean(log(value.number) for value in values))
-    seeds = sorted(set.intersection(*(set(value.runs) for value in values)))
-    logs = {seed: mean(log(value.runs[seed].number) for value in values) for seed in seeds}
-    return over_seeds({seed: Value(number) for seed, number in logs.items()}) if logs else None
+    means = {}
+    for seed in shared_seeds(value.runs for value in values):
+        logs = [log(value.runs[seed].number) for value in values]
+        means[seed] = Value(mean(logs))
+    return over_seeds(means) if means else None
+
+
+def shared_seeds(runs: Iterable[Mapping[int, Any]]) -> list[int]:
+    """List the seeds that all have, in order; none where there is nothing to compare.
+
+    >>> shared_seeds([{0: 0.3, 1: 0.2}, {1: 0.4, 2: 0.1}])
+    [1]
+    """
+    seeds = [set(by_seed) for by_seed in runs]
+    return sorted(set.intersection(*seeds)) if seeds else []
 
 
 @dataclass(frozen=True)
@@ -113,44 +139,60 @@ class Difference:
 
 
 def paired(ours: Value, theirs: Value) -> Difference | None:
-    """Student's paired t test over the seeds that both have; None where they share none.
+    """Test two methods over the seeds that both have, by Student's paired t test; None where they
+    share none.
 
     A seed fixes the data, their order and the weights that the models share, so that a part of the
     spread over seeds is common to both and leaves their difference.
     """
-    seeds = sorted(ours.runs.keys() & theirs.runs.keys())
+    seeds = shared_seeds([ours.runs, theirs.runs])
     if not seeds:
         return None
-    pairs = [(ours.runs[seed].number, theirs.runs[seed].number) for seed in seeds]
-    value = over_seeds({seed: Value(a - b) for seed, (a, b) in zip(seeds, pairs, strict=True)})
-    value = replace(value, runs={})
+    differences = {}
+    largest = 0.0
+    for seed in seeds:
+        number = ours.runs[seed].number
+        other = theirs.runs[seed].number
+        differences[seed] = Value(number - other)
+        largest = max(largest, abs(number), abs(other))
+    value = replace(over_seeds(differences), runs={})
     n = len(seeds)
     if value.high is None:
         return Difference(value, None)
     error = (value.high - value.number) / float(stdtrit(n - 1, 0.975))
-    if error <= 1e-12 * max(abs(number) for pair in pairs for number in pair):  # but rounding
+    if error <= 1e-12 * largest:  # they are all equal, but for rounding
         return Difference(Value(value.number, n=n), 1.0)
     return Difference(value, 2 * float(stdtr(n - 1, -abs(value.number) / error)))
 
 
 def lead(ours: Value, theirs: Value) -> Value | None:
-    """The paired difference; None where no seed is shared."""
-    found = paired(ours, theirs)
-    return found.value if found else None
+    """Return the paired difference, ours minus theirs; None where no seed is shared."""
+    difference = paired(ours, theirs)
+    return difference.value if difference else None
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p values adjusted for their number (Holm, 1979), in the order given."""
+    """Adjust p values for their number (Holm, 1979), in the order given: the smallest of n is
+    multiplied by n, the next by n - 1, and none becomes smaller than one before it.
+
+    >>> holm([0.04, 0.01, 0.03])
+    [0.06, 0.03, 0.06]
+    """
     adjusted = [0.0] * len(p)
     largest = 0.0
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        adjusted[i] = largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
+        largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
+        adjusted[i] = largest
     return adjusted
 
 
 def lowest(losses: Mapping[Any, Mapping[int, float]]) -> Any:
-    """The choice with the lowest mean over the seeds that all ran; None where there is none."""
-    seeds = set.intersection(*map(set, losses.values())) if losses else None
+    """Return the choice with the lowest mean over the seeds that all ran; None where there is none.
+
+    >>> lowest({"1e-3": {0: 0.5, 1: 0.1}, "3e-3": {0: 0.4}})  # by seed 0, which both have
+    '3e-3'
+    """
+    seeds = shared_seeds(losses.values())
     if not seeds:
         return None
     return min(losses, key=lambda choice: mean(losses[choice][seed] for seed in seeds))

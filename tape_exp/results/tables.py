@@ -5,7 +5,7 @@ import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,11 @@ NAMED = ("model", "method", "corpus", "artifact")  # dimensions whose labels are
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an artifact."""
+    """A column of a table.
+
+    >>> Column("{who} {set}", who="ours", at={"set": "qasper"}).heading
+    'ours Qasper'
+    """
 
     template: str  # its heading, with placeholders
     spec: dict[str, Any] = field(default_factory=dict)  # what its YAML says of its cells
@@ -30,20 +34,22 @@ class Column:
 
     @cached_property
     def name(self) -> str:
-        """The heading for programs, with the names of configs: ``ours qasper``."""
+        """Return the heading for programs, with the names of configs: ``ours qasper``."""
         return self._heading(str)
 
     @cached_property
     def heading(self) -> str:
-        """The heading for readers: ``ours Qasper``."""
+        """Return the heading for readers: ``ours Qasper``."""
         return self.spec.get("heading") or self._heading(lambda value: display_name(str(value)))
 
-    def _heading(self, form: Any) -> str:
+    def _heading(self, form: Callable[[Any], str]) -> str:
         text = self.template.replace("{who}", self.who)
         for name, value in self.at.items():
             titles = self.spec.get("each", {}).get(name)
-            known = "" if value is None else value  # of a key that no record has
-            title = titles[value] if isinstance(titles, dict) else form(known)
+            if isinstance(titles, dict):
+                title = titles[value]
+            else:
+                title = form("" if value is None else value)  # None: of a key that no record has
             text = text.replace(f"{{{name}}}", title)
         return text
 
@@ -58,37 +64,47 @@ class Table:
     caption: str = ""  # what was measured, by whom and under which conditions
 
     def text(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and cells as readers see them."""
-        return [column.heading for column in self.columns], [
-            [self._text(column, row.get(column.name)) for column in self.columns]
-            for row in self.rows
-        ]
+        """Return the headings and the rows of cells as readers see them.
+
+        >>> columns = [Column("model"), Column("loss", {"digits": 1})]
+        >>> Table(columns, [{"model": "rope", "loss": Value(2.34)}], ["model"]).text()
+        (['model', 'loss'], [['RoPE', '2.3']])
+        """
+        rows = []
+        for row in self.rows:
+            rows.append([self._text(column, row.get(column.name)) for column in self.columns])
+        return [column.heading for column in self.columns], rows
 
     @staticmethod
     def _text(column: Column, cell: Cell) -> str:
         if isinstance(cell, Value):
             sign = "+" if "lead" in column.spec else ""
             return written(cell, column.spec.get("digits", 2), sign)
-        return display_name(cell or "") if column.name in NAMED else cell or ""
+        text = cell or ""
+        return display_name(text) if column.name in NAMED else text
 
     def markdown(self) -> str:
-        """With aligned pipes; a cell's own pipe is escaped."""
+        """Write it with aligned pipes; a cell's own pipe is escaped."""
         head, rows = self.text()
-        cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-        return tabulate(cells, head, tablefmt="github", disable_numparse=True)
+        escaped = []
+        for row in rows:
+            escaped.append([cell.replace("|", r"\|") for cell in row])
+        return tabulate(escaped, head, tablefmt="github", disable_numparse=True)
 
     def terminal(self) -> str:
-        """With its caption; a line for each column where rows are too long for a terminal."""
+        """Write it with its caption; where rows are too long for a terminal, turned by 90 degrees:
+        each of its columns is a line.
+        """
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
         head, rows = self.text()
         text = tabulate(rows, head, tablefmt="github", disable_numparse=True)
         if text.index("\n") > width:
-            turned = [[name, *cells] for name, *cells in zip(head, *rows, strict=True)]
+            turned = list(zip(head, *rows, strict=True))
             text = tabulate(turned, tablefmt="github", disable_numparse=True)
         return "\n".join([text, "", *textwrap.wrap(self.caption, min(width, 120)), ""])
 
     def latex(self) -> str:
-        """A booktabs table."""
+        """Write a booktabs table."""
         head, rows = self.text()
         side = ["left", *["right"] * (len(head) - 1)]
         form: Any = {"tablefmt": "latex_booktabs", "colalign": side, "disable_numparse": True}
@@ -97,43 +113,71 @@ class Table:
         return "\n".join([*begin, text.translate(SYMBOLS), r"\end{table}", ""])
 
     def csv(self) -> str:
-        """For programs: names as configs have them, and plain numbers.
+        """Write it for programs: names as configs have them, and plain numbers.
 
         A column with intervals is followed by ``<heading> low`` and ``<heading> high``; the mean
         of two seeds has none.
+
+        >>> columns = [Column("model"), Column("loss")]
+        >>> table = Table(columns, [{"model": "rope", "loss": Value(2.34, 2.0, 2.68)}], ["model"])
+        >>> print(table.csv(), end="")
+        model,loss,loss low,loss high
+        rope,2.34,2,2.68
         """
         columns = []
         for column in self.columns:
             cells = [row.get(column.name) for row in self.rows]
             columns.append([column.name, *map(plain, cells)])
-            for end in ("low", "high"):
-                ends = [
-                    getattr(c, end) if isinstance(c, Value) and not c.pair else None for c in cells
-                ]
-                if any(number is not None for number in ends):
-                    texts = ["" if n is None else plain(Value(n)) for n in ends]
-                    columns.append([f"{column.name} {end}", *texts])
+            intervals = [interval_of(cell) for cell in cells]
+            lows = [low for low, _ in intervals]
+            highs = [high for _, high in intervals]
+            if any(lows):
+                columns.append([f"{column.name} low", *lows])
+            if any(highs):
+                columns.append([f"{column.name} high", *highs])
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(zip(*columns, strict=True))
         return text.getvalue()
 
 
 def plain(cell: Cell) -> str:
-    """A cell for programs: six digits of a fraction."""
+    """Write a cell for programs: a number with six digits, a whole one without a point.
+
+    >>> plain(Value(2 / 3)), plain(Value(12.0)), plain("rope"), plain(None)
+    ('0.666667', '12', 'rope', '')
+    """
     if not isinstance(cell, Value):
         return cell or ""
-    whole = float(cell.number).is_integer()
-    return str(int(cell.number)) if whole else f"{cell.number:.6g}"
+    if float(cell.number).is_integer():
+        return str(int(cell.number))
+    return f"{cell.number:.6g}"
+
+
+def interval_of(cell: Cell) -> tuple[str, str]:
+    """Write the ends of a cell's interval for programs; both are empty where it has none.
+
+    >>> interval_of(Value(2.34, 2.0, 2.68)), interval_of("rope")
+    (('2', '2.68'), ('', ''))
+    """
+    if not isinstance(cell, Value) or cell.pair:
+        return "", ""
+    low = "" if cell.low is None else plain(Value(cell.low))
+    high = "" if cell.high is None else plain(Value(cell.high))
+    return low, high
 
 
 def written(value: Value, digits: int = 2, sign: str = "") -> str:
-    """``26.32 ± 0.41`` of several runs, ``26.32 (26.00, 26.64)`` of two, and in square brackets an
-    interval that is asymmetric or of a single run over its samples.
+    """Write a value for readers: with ± the interval of several runs, in round brackets the numbers
+    of two, and in square ones an interval that is asymmetric or of one run over its samples.
+
+    >>> written(Value(26.32, 25.91, 26.73, n=3)), written(Value(26.32, 25.9, 26.5))
+    ('26.32 ± 0.41', '26.32 [25.90, 26.50]')
+    >>> written(Value(26.32, 22.26, 30.39, {0: Value(26.0), 1: Value(26.64)}, n=2))
+    '26.32 (26.00, 26.64)'
     """
     if value.text:
         return value.text
     number = decimal(value.number, digits, sign)
-    exact = is_small(value.number, digits)
     if value.pair:
         return f"{number} ({', '.join(decimal(each, digits) for each in value.pair)})"
     if value.low is None or value.high is None:
@@ -141,35 +185,51 @@ def written(value: Value, digits: int = 2, sign: str = "") -> str:
     half = (value.high - value.low) / 2
     if value.error:
         return f"{number} (SE {decimal(half, digits)})"
-    if value.n > 1 and abs(value.high - half - value.number) < 1e-9 * max(1.0, abs(value.number)):
+    is_symmetric = abs(value.high - half - value.number) < 1e-9 * max(1.0, abs(value.number))
+    if value.n > 1 and is_symmetric:
         return f"{number} ± {decimal(half, digits)}"
-    ends = (decimal(e, digits) if exact else f"{e:.{digits}f}" for e in (value.low, value.high))
-    return f"{number} [{', '.join(ends)}]"
+    if is_small(value.number, digits):
+        return f"{number} [{decimal(value.low, digits)}, {decimal(value.high, digits)}]"
+    return f"{number} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
 
 
 def span(low: str, high: str, between: str = " to ") -> str:
-    """``2 to 5``, and ``2`` where both ends are the same."""
+    """Write a range from low to high, and one number where both ends are the same.
+
+    >>> span("2", "5"), span("2", "2")
+    ('2 to 5', '2')
+    """
     return low if low == high else f"{low}{between}{high}"
 
 
 def decimal(number: float, digits: int, sign: str = "") -> str:
-    """With that many decimals; a smaller number by its power of ten."""
-    small = is_small(number, digits)
-    return f"{number:{sign}.0e}" if small else f"{number:{sign}.{digits}f}"
+    """Write a number with that many decimals; a smaller one by its power of ten.
+
+    >>> decimal(0.126, 2), decimal(0.126, 2, "+"), decimal(0.0004, 2)
+    ('0.13', '+0.13', '4e-04')
+    """
+    if is_small(number, digits):
+        return f"{number:{sign}.0e}"
+    return f"{number:{sign}.{digits}f}"
 
 
 def is_small(number: float, digits: int) -> bool:
-    """Whether so many decimals would show 0 for a number that is not 0."""
+    """Say whether so many decimals would show 0 for a number that is not 0."""
     return 0 < abs(number) < 0.5 * 10.0**-digits
 
 
-COMMANDS = {"±": r"\pm", "→": r"\to", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
-COMMANDS |= {"≤": r"\le", "≥": r"\ge", "√": r"\surd", "†": r"\dagger", "χ": r"\chi", "²": "^2"}
-SYMBOLS = str.maketrans({c: f"${tex}$" for c, tex in COMMANDS.items()})
+MATHS = {"±": r"\pm", "→": r"\to", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
+MATHS |= {"≤": r"\le", "≥": r"\ge", "√": r"\surd", "†": r"\dagger", "χ": r"\chi", "²": "^2"}
+# What LaTeX's fonts lack, for str.translate.
+SYMBOLS = str.maketrans({symbol: f"${command}$" for symbol, command in MATHS.items()})
 SYMBOLS |= str.maketrans({"–": "--", "…": r"\dots{}", "|": "$|$"})
-TEX = str.maketrans(LATEX_ESCAPE_RULES)
+ESCAPES = str.maketrans(LATEX_ESCAPE_RULES)
 
 
 def tex(text: str) -> str:
-    """A text with what LaTeX takes for commands, and symbols that it lacks, replaced."""
-    return text.translate(TEX).translate(SYMBOLS)
+    """Replace what LaTeX takes for commands, and symbols that it lacks.
+
+    >>> print(tex("95 % of 3 × 4"))
+    95 \\% of 3 $\\times$ 4
+    """
+    return text.translate(ESCAPES).translate(SYMBOLS)

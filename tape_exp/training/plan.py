@@ -155,7 +155,9 @@ def weight_bytes(decoder: Decoder, devices: Devices, recompute: bool) -> dict[st
         copied = [x.numel() for x in wide if x.requires_grad or not recompute]
         parts["16-bit copies of the weights"] = 2.0 * sum(copied)
     if devices.sharded:
-        layers = [sum(x.numel() for x in block.parameters()) for block in decoder.blocks()]
+        layers = []
+        for block in decoder.blocks():
+            layers.append(sum(x.numel() for x in block.parameters()))
         whole = decoder.parameter_count() - sum(layers)  # embedding, head and last norm
         parts["gathered weights"] = p * (whole + 2 * max(layers))
     return parts
@@ -229,7 +231,9 @@ def print_plan(cfg: DictConfig) -> None:
     devices = devices_of(cfg, task)
     ways = {"activations kept": False, "recomputed": True} if task.trains else {"evaluation": False}
     needs = [memory(decoder, task, devices, way) for way in ways.values()]
-    rows = {f"GiB of {part}": [need[part] / 2**30 for need in needs] for part in needs[0]}
+    rows = {}
+    for part in needs[0]:
+        rows[f"GiB of {part}"] = [need[part] / 2**30 for need in needs]
     rows["GiB per device"] = [sum(parts) for parts in zip(*rows.values(), strict=True)]
     if task.trains:
         rows["FLOPs per token"] = [flops_per_token(decoder, task, way) for way in ways.values()]

@@ -62,51 +62,62 @@ class Search:
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """What Optuna samples each key from."""
+        """Return what Optuna samples each key from."""
         return {key: distribution_of(key, text) for key, text in self.space.items()}
 
     @cached_property
     def name(self) -> str:
-        """``arithmetic-smoke-0123456789``: task, scale, and a hash of what makes trials comparable.
+        """Name it by task, scale, and a hash of what makes trials comparable:
+        ``arithmetic-smoke-0123456789``.
 
         Further models and trials belong to the same search.
         """
         overrides = without_places(self.overrides)
         parts = [self.space, overrides, list(self.seeds), self.metric, self.pruner]
         identity = identity_of(self.config(self.models[0], {}, self.seeds[0]))
-        parts.append({key: identity[key] for key in identity if key not in ("model", "seed")})
+        del identity["model"]
+        del identity["seed"]
+        parts.append(identity)
         digits = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
         return f"{self.task}-{self.scale}-{digits}"
 
     @cached_property
     def folder(self) -> Path:
-        """``<runs>/.tune/<name>``, where the journal is."""
+        """Return ``<runs>/.tune/<name>``, where the journal is."""
         runs = self.config(self.models[0], {}, self.seeds[0]).runs
         return Path(runs).expanduser().resolve() / ".tune" / self.name
 
     def words(self, model: str, values: dict[str, Any]) -> list[str]:
-        """The overrides of the runs of a trial, all but the seed."""
-        chosen = [f"model={model}", f"task={self.task}", f"scale={self.scale}", *self.overrides]
-        return chosen + [f"{key}={literal(value)}" for key, value in values.items()]
+        """Return the overrides of the runs of a trial, all but the seed."""
+        words = [f"model={model}", f"task={self.task}", f"scale={self.scale}", *self.overrides]
+        for key, value in values.items():
+            words.append(f"{key}={literal(value)}")
+        return words
 
     def config(self, model: str, values: dict[str, Any], seed: int) -> DictConfig:
-        """The config of one run of a trial."""
+        """Compose the config of one run of a trial."""
         return compose_config([*self.words(model, values), f"seed={seed}"])
 
     def configured(self, model: str) -> dict[str, Any]:
-        """The values of a model's config, where the space has them: those of its first trial."""
+        """Return the values of a model's config, where the space has them: those of its first
+        trial.
+        """
         cfg = self.config(model, {}, self.seeds[0])
-        values = {key: OmegaConf.select(cfg, key.lstrip("+")) for key in self.space}
-        return {k: value for k, value in values.items() if contains(self.distributions[k], value)}
+        values = {}
+        for key, distribution in self.distributions.items():
+            value = OmegaConf.select(cfg, key.lstrip("+"))
+            if contains(distribution, value):
+                values[key] = value
+        return values
 
     def check(self) -> None:
         """Raise :class:`ConfigError` where a model cannot run at an end of the space, or its task
         does not measure the metric.
         """
-        sets: dict[str, Any] = self.distributions
-        ends = {k: getattr(d, "choices", None) or (d.low, d.high) for k, d in sets.items()}
-        for model, end in product(self.models, (0, -1)):
-            values = {key: limits[end] for key, limits in ends.items()}
+        ends = {key: ends_of(distribution) for key, distribution in self.distributions.items()}
+        lowest = {key: low for key, (low, _) in ends.items()}
+        highest = {key: high for key, (_, high) in ends.items()}
+        for model, values in product(self.models, (lowest, highest)):
             cfg = self.config(model, values, self.seeds[0])
             _, task = blank_parts(cfg)
             check_metric(self.metric, task.announced())
@@ -115,56 +126,67 @@ class Search:
                 raise ConfigError("a trial runs on one device: set trainer.devices=1.")
 
 
-def search_from(asked: argparse.Namespace) -> Search:
-    """The search that a command asks for.
+def search_from(options: argparse.Namespace) -> Search:
+    """Make the search that a command asks for.
 
     Args:
-        asked: ``words``, as ``model=a,b task=<task> [scale=] [seed=0,1]`` and keys with a value or
-            a set of values, where models may be given by their names alone; ``space``, a YAML with
-            keys and sets of values; ``trials``, how many each model has; ``metric``, of validation,
-            which decides; ``pruner``, ``median`` or ``none``.
+        options: ``words``, as ``model=a,b task=<task> [scale=] [seed=0,1]`` and keys with a value
+            or a set of values, where models may be given by their names alone; ``space``, a YAML
+            with keys and sets of values; ``trials``, how many each model has; ``metric``, of
+            validation, which decides; ``pruner``, ``median`` or ``none``.
 
     Raises:
         ConfigError: a word is wrong.
     """
-    scale, seeds, further = scale_and_seeds(without_slurm(asked.words))
-    options, rest = take(further, ("model", "task"))
+    scale, seeds, others = scale_and_seeds(without_slurm(options.words))
+    choices, words = take(others, ("model", "task"))
     known = names_in("model")
-    alone = [word for word in rest if word in known]
-    rest = [word for word in rest if word not in alone]
-    options["model"] = list(dict.fromkeys([*alone, *options.get("model", [])]))
-    check_words("search", options, rest)
-    for model in options["model"]:
+    by_name = [word for word in words if word in known]
+    keys = [word for word in words if word not in known]
+    models = list(dict.fromkeys([*by_name, *choices.get("model", [])]))
+    check_words("search", {**choices, "model": models}, keys)
+    for model in models:
         one_of("model", model, known)
-    one_of("--pruner", asked.pruner, ("median", "none"))
-    sets = read_space(asked.space) if asked.space else {}
-    sets |= dict(word.split("=", 1) for word in rest if SETS.match(word))
-    if not sets:
+    one_of("--pruner", options.pruner, ("median", "none"))
+    if not options.metric.startswith("val/"):
+        raise ConfigError(f"--metric={options.metric} must be of validation, as val/loss is.")
+    if not re.fullmatch(r"[1-9]\d*", options.trials):
+        raise ConfigError(f"--trials={options.trials} must be a whole number above 0.")
+    return Search(
+        task=choices["task"][0],
+        scale=scale,
+        models=models,
+        space=space_of(options.space, keys),
+        overrides=[word for word in keys if not SETS.match(word)],
+        seeds=seeds,
+        metric=options.metric,
+        trials=int(options.trials),
+        pruner=options.pruner,
+    )
+
+
+def space_of(choice: str, words: Sequence[str]) -> dict[str, str]:
+    """Return the keys that are searched and their sets: those of a YAML, and those of words, which
+    are on top. Raises :class:`ConfigError` where there are none.
+
+    >>> space_of("", ["task.optim.warmup=choice(0.02,0.05)", "task.optim.batch=8"])
+    {'task.optim.warmup': 'choice(0.02,0.05)'}
+    """
+    space = read_space(choice) if choice else {}
+    for word in words:
+        if SETS.match(word):
+            key, _, text = word.partition("=")
+            space[key] = text
+    if not space:
         names = ", ".join(names_in("space"))
         raise ConfigError(
             f"a search needs --space, one of {names} or a .yaml, or keys as {EXAMPLE}"
         )
-    if not asked.metric.startswith("val/"):
-        raise ConfigError(f"--metric={asked.metric} must be of validation, as val/loss is.")
-    if not re.fullmatch(r"[1-9]\d*", asked.trials):
-        raise ConfigError(f"--trials={asked.trials} must be a whole number above 0.")
-    fixed = [word for word in rest if not SETS.match(word)]
-    (task,) = options["task"]
-    return Search(
-        task,
-        scale,
-        options["model"],
-        sets,
-        fixed,
-        seeds,
-        asked.metric,
-        int(asked.trials),
-        asked.pruner,
-    )
+    return space
 
 
 def read_space(choice: str) -> dict[str, str]:
-    """The keys and sets of values of a YAML in ``conf/space``, or of a file of one's own."""
+    """Read the keys and sets of values of a YAML in ``conf/space``, or of a file of one's own."""
     path = yaml_of("space", choice) or Path(choice).expanduser()
     if path.suffix != ".yaml":
         one_of("--space", choice, names_in("space"))
@@ -173,7 +195,14 @@ def read_space(choice: str) -> dict[str, str]:
 
 
 def distribution_of(key: str, text: str) -> BaseDistribution:
-    """What Optuna samples a key from. Raises :class:`ConfigError` where it cannot be searched."""
+    """Turn a set of values into what Optuna samples a key from.
+
+    >>> distribution_of("task.optim.lr", "tag(log,interval(0.001,0.1))")
+    FloatDistribution(high=0.1, log=True, low=0.001, step=None)
+
+    Raises:
+        ConfigError: the key cannot be searched, or the text is no set of values.
+    """
     if not re.match(r"\+*(task|model|peft)\.\w", key):
         raise ConfigError(f"{key} cannot be searched; keys of task, model and peft can.")
     try:
@@ -195,10 +224,28 @@ def distribution_of(key: str, text: str) -> BaseDistribution:
         raise ConfigError(f"{key}={text} cannot be searched ({reason}); write {EXAMPLE}") from error
 
 
-def contains(one: BaseDistribution, value: Any) -> bool:
-    """Whether a value is in a set."""
-    if isinstance(one, CategoricalDistribution):
-        return value in one.choices
-    if isinstance(one, IntDistribution):
-        return value in range(one.low, one.high + 1, one.step)
-    return isinstance(one, FloatDistribution) and one.low <= value <= one.high
+def contains(distribution: BaseDistribution, value: Any) -> bool:
+    """Say whether a value is in a set.
+
+    >>> contains(FloatDistribution(0.1, 0.5), 0.3), contains(FloatDistribution(0.1, 0.5), None)
+    (True, False)
+    """
+    if isinstance(distribution, CategoricalDistribution):
+        return value in distribution.choices
+    if isinstance(distribution, IntDistribution):
+        return value in range(distribution.low, distribution.high + 1, distribution.step)
+    if isinstance(distribution, FloatDistribution) and isinstance(value, int | float):
+        return distribution.low <= value <= distribution.high
+    return False
+
+
+def ends_of(distribution: BaseDistribution) -> tuple[Any, Any]:
+    """Return the first and the last value of a set.
+
+    >>> ends_of(FloatDistribution(0.1, 0.5)), ends_of(CategoricalDistribution(["a", "b", "c"]))
+    ((0.1, 0.5), ('a', 'c'))
+    """
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[0], distribution.choices[-1]
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    return distribution.low, distribution.high

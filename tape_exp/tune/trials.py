@@ -1,4 +1,4 @@
-"""The trials of a search: claimed, run and told to Optuna by any number of workers.
+"""The trials of a search: claimed, run and reported to Optuna by any number of workers.
 
 All workers share Optuna's journal. Each holds a file lock on the trial that it runs, so that a
 trial whose worker was killed is recognised, and resumed by the next one.
@@ -9,7 +9,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -28,7 +28,7 @@ from tape_exp.experiments.local import time_limit
 from tape_exp.machine.files import finish_last_line, read_jsonl
 from tape_exp.machine.preemption import Preemption
 from tape_exp.runs.directory import FolderError
-from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.errors import ConfigError, did_you_mean, warn
 from tape_exp.settings.plugins import changed_sources
 from tape_exp.settings.redact import redact
 from tape_exp.training.faults import TrialPruned
@@ -40,7 +40,13 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 warnings.filterwarnings("ignore", message=".*already reported")  # before the trial was resumed
 STARTUP = 4  # trials of a model before TPE reads their scores, and before any is pruned
-STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "given up", TrialState.FAIL: "failed"}
+STATES = {
+    TrialState.WAITING: "waiting",
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "finished",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
 
 
 class MetricError(ConfigError):
@@ -82,63 +88,83 @@ class Trials:
         search.folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(self.locks / "journal")
         self.storage = JournalStorage(Journal(str(search.folder / "journal.log")))
-        minimised = search.metric.endswith(("loss", "perplexity"))
-        median = optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
-        self.studies = {
-            model: optuna.create_study(
-                study_name=model,
-                storage=self.storage,
-                pruner=median if search.pruner == "median" else optuna.pruners.NopPruner(),
-                direction="minimize" if minimised else "maximize",
-                load_if_exists=True,
-            )
-            for model in search.models
-        }
+        self.studies = {model: self._study(model) for model in search.models}
+
+    def _study(self, model: str) -> optuna.Study:
+        """Open the study of a model in the journal, or begin it."""
+        minimised = self.search.metric.endswith(("loss", "perplexity"))
+        pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+        if self.search.pruner == "median":
+            pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
+        return optuna.create_study(
+            study_name=model,
+            storage=self.storage,
+            pruner=pruner,
+            direction="minimize" if minimised else "maximize",
+            load_if_exists=True,
+        )
 
     def of(self, model: str) -> list[FrozenTrial]:
-        """A model's trials in order, without those that were killed before they had values."""
+        """List a model's trials in order, without those that were killed before they had values."""
         trials = self.studies[model].get_trials(deepcopy=False)
         keys = self.search.space.keys()
         return [trial for trial in trials if trial.params.keys() == keys]
 
+    # ---- claiming ----
+
     def claim(self) -> tuple[Trial, FileLock] | None:
-        """A trial whose worker is gone, or a new one of the model with the fewest, and its lock;
-        None when every model has its budget.
+        """Claim a trial whose worker is gone, or a new one of the model with the fewest, by its
+        lock; None when every model has its budget.
         """
         with self.lock:
-            for model, study in self.studies.items():
-                for one in self.of(model):
-                    if one.state == TrialState.RUNNING and (lock := self._lock(model, one.number)):
-                        study_id = self.storage.get_study_id_from_name(model)
-                        number = self.storage.get_trial_id_from_study_id_trial_number
-                        return Trial(study, number(study_id, one.number)), lock
-            model = min(self.studies, key=lambda name: len(self.of(name)))
-            if len(self.of(model)) >= self.search.trials:
-                return None
-            study = self.studies[model]
-            if not self.of(model):
-                study.enqueue_trial(self.search.configured(model))
-            # Values depend on the trials before only: a search that was interrupted samples what it
-            # would have sampled otherwise. Values that are tried twice run once.
-            study.sampler = optuna.samplers.TPESampler(
-                seed=len(study.get_trials(deepcopy=False)),
-                n_startup_trials=STARTUP,
-                multivariate=True,
-            )
-            trial = study.ask(self.search.distributions)
-            lock = self._lock(model, trial.number)
-            return (trial, lock) if lock else None
+            return self._claim_abandoned() or self._claim_new()
 
-    def _lock(self, model: str, number: int) -> FileLock | None:
-        """The lock of a trial, acquired; None where another worker has it."""
+    def _claim_abandoned(self) -> tuple[Trial, FileLock] | None:
+        """Claim a running trial whose lock nobody holds any more."""
+        for model, study in self.studies.items():
+            for running in self.of(model):
+                if running.state != TrialState.RUNNING:
+                    continue
+                lock = self._acquire(model, running.number)
+                if lock is not None:
+                    study_id = self.storage.get_study_id_from_name(model)
+                    trial_id = self.storage.get_trial_id_from_study_id_trial_number(
+                        study_id, running.number
+                    )
+                    return Trial(study, trial_id), lock
+        return None
+
+    def _claim_new(self) -> tuple[Trial, FileLock] | None:
+        """Sample a trial of the model with the fewest; the first has the values of the config."""
+        model = min(self.studies, key=lambda name: len(self.of(name)))
+        if len(self.of(model)) >= self.search.trials:
+            return None
+        study = self.studies[model]
+        if not self.of(model):
+            study.enqueue_trial(self.search.configured(model))
+        # Values depend on the trials before only: a search that was interrupted samples what it
+        # would have sampled otherwise. Values that are tried twice run once.
+        study.sampler = optuna.samplers.TPESampler(
+            seed=len(study.get_trials(deepcopy=False)),
+            n_startup_trials=STARTUP,
+            multivariate=True,
+        )
+        trial = study.ask(self.search.distributions)
+        lock = self._acquire(model, trial.number)
+        return None if lock is None else (trial, lock)
+
+    def _acquire(self, model: str, number: int) -> FileLock | None:
+        """Acquire the lock of a trial; None where another worker has it."""
         lock = FileLock(self.locks / f"{model}-{number}", timeout=0)
         with suppress(Timeout):
             lock.acquire()
         return lock if lock.is_locked else None
 
+    # ---- results ----
+
     def best(self, model: str, complete: Sequence[FrozenTrial]) -> FrozenTrial:
-        """The best of a model's finished trials. Those beyond ``--trials``, which another command
-        has made, do not count, so that all models have the same number of tries.
+        """Return the best of a model's finished trials. Those beyond ``--trials``, which another
+        command has made, do not count, so that all models have the same number of tries.
         """
         scores = [trial.value for trial in complete if trial.value is not None]
         highest = self.studies[model].direction == StudyDirection.MAXIMIZE
@@ -146,40 +172,65 @@ class Trials:
         return next(trial for trial in complete if trial.value == best)
 
     def values(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
-        """The values of a trial, real numbers with the four digits that one would write."""
-        real = {k for k, d in self.search.distributions.items() if isinstance(d, FloatDistribution)}
-        values = {key: trial.params[key] for key in self.search.space}
-        return {k: float(f"{v:.4g}") if k in real else v for k, v in values.items()}
+        """Return the values of a trial, real numbers with the four digits that one would write."""
+        values = {}
+        for key, distribution in self.search.distributions.items():
+            value = trial.params[key]
+            if isinstance(distribution, FloatDistribution):
+                value = float(f"{value:.4g}")
+            values[key] = value
+        return values
+
+    def values_text(self, trial: Trial | FrozenTrial) -> str:
+        """Write the values of a trial: ``task.optim.lr=0.003 task.optim.warmup=0.1``."""
+        return " ".join(f"{key}={value}" for key, value in self.values(trial).items())
 
     def report(self) -> bool:
-        """Print what the search has found so far; whether trials failed."""
+        """Print what the search has found so far; say whether trials failed."""
         search = self.search
-        states = []
-        files: set[str] = set()
+        trials: list[FrozenTrial] = []
         print(search.folder / "journal.log")
         for model in search.models:
-            trials = self.of(model)[: search.trials]
-            print(f"\n{model}: trial, state, {search.metric}, values")
-            for number, trial in enumerate(trials, 1):
-                files.update(changed_sources(trial.user_attrs.get("sources", {})))
-                states.append(state := STATES.get(trial.state, "under way"))
-                score = f"{trial.value:.4g}" if trial.state == TrialState.COMPLETE else ""
-                values = " ".join(f"{key}={value}" for key, value in self.values(trial).items())
-                why = trial.user_attrs.get("why", "")
-                print(f"{number:4} {state:9} {score:>9}  {values}  {why}".rstrip())
-            complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-            if complete:
-                words = [*search.words(model, self.values(self.best(model, complete)))]
-                words.append(f"seed={max(search.seeds) + 1}")
-                print(f"Best of {model}: tape-exp train {shlex.join(words)}")
-        if files:
-            told = " and ".join(sorted(files))
-            anew = f"remove {search.folder} and add rerun=true to search anew."
-            print(f"warning: trials had another version of {told}; {anew}", file=sys.stderr)
-        budget = search.trials * len(search.models)
-        if left := budget - len(states) + states.count("under way"):
+            of_model = self.of(model)[: search.trials]
+            self._print_trials(model, of_model)
+            self._print_best(model, of_model)
+            trials += of_model
+        self._warn_of_edits(trials)
+        ended = [trial for trial in trials if trial.state.is_finished()]
+        left = search.trials * len(search.models) - len(ended)
+        if left:
             print(f"trials left: {left}; the same command resumes the search.", file=sys.stderr)
-        return "failed" in states
+        return any(trial.state == TrialState.FAIL for trial in ended)
+
+    def _print_trials(self, model: str, trials: Sequence[FrozenTrial]) -> None:
+        """Print a line for each trial: number, state, score, values, and why it failed."""
+        print(f"\n{model}: trial, state, {self.search.metric}, values")
+        for number, trial in enumerate(trials, 1):
+            score = f"{trial.value:.4g}" if trial.state == TrialState.COMPLETE else ""
+            why = trial.user_attrs.get("why", "")
+            line = (
+                f"{number:4} {STATES[trial.state]:9} {score:>9}  {self.values_text(trial)}  {why}"
+            )
+            print(line.rstrip())
+
+    def _print_best(self, model: str, trials: Sequence[FrozenTrial]) -> None:
+        """Print the command that runs the best trial again, with a seed that it did not have."""
+        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        if complete:
+            words = self.search.words(model, self.values(self.best(model, complete)))
+            words.append(f"seed={max(self.search.seeds) + 1}")
+            print(f"Best of {model}: tape-exp train {shlex.join(words)}")
+
+    def _warn_of_edits(self, trials: Sequence[FrozenTrial]) -> None:
+        """Warn where the code of an encoding or a task has changed since a trial ran."""
+        files: set[str] = set()
+        for trial in trials:
+            files.update(changed_sources(trial.user_attrs.get("sources", {})))
+        if files:
+            warn(
+                f"trials had another version of {' and '.join(sorted(files))}; remove "
+                f"{self.search.folder} and add rerun=true to search anew."
+            )
 
 
 @dataclass(eq=False)
@@ -193,12 +244,12 @@ class Report(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raise :class:`TrialPruned` where the trial is behind before its last step."""
-        measured: Any = pl_module.validation
-        if self.metric not in measured:
-            near = did_you_mean(self.metric, measured)
-            raise MetricError(f"--metric={self.metric}{near} There are: {', '.join(measured)}.")
+        metrics: Any = pl_module.validation
+        if self.metric not in metrics:
+            near = did_you_mean(self.metric, metrics)
+            raise MetricError(f"--metric={self.metric}{near} There are: {', '.join(metrics)}.")
         step = trainer.global_step
-        score = measured[self.metric]
+        score = metrics[self.metric]
         self.trial.report(score, self.offset + step)
         if step >= trainer.max_steps:
             self.final = score
@@ -216,9 +267,10 @@ def work(trials: Trials, minutes: float | None = None) -> bool:
     with time_limit(minutes), Preemption() as preemption:  # time_limit catches Preempted
         preemption.defer_signals(True)  # between runs, a signal waits until the journal is written
         while preemption.received is None:
-            if (claimed := trials.claim()) is None:
+            claim = trials.claim()
+            if claim is None:
                 return True
-            trial, lock = claimed
+            trial, lock = claim
             try:
                 _run(trials, trial)
             finally:
@@ -227,20 +279,19 @@ def work(trials: Trials, minutes: float | None = None) -> bool:
 
 
 def _run(trials: Trials, trial: Trial) -> None:
-    """Run a trial and tell how it ended."""
+    """Run a trial, and write to the journal how it ended."""
     model = trial.study.study_name
-    state = TrialState.COMPLETE
     number = sum(other.number <= trial.number for other in trials.of(model))
-    values = " ".join(f"{key}={value}" for key, value in trials.values(trial).items())
     title = f"{model}, trial {number} of {trials.search.trials}"
-    print(f"{title} begins: {values}", flush=True)
+    print(f"{title} begins: {trials.values_text(trial)}", flush=True)
     score = None
     try:
         score = _score(trials, trial)
+        state = TrialState.COMPLETE
         outcome = f"{trials.search.metric} {score:.4g}"
     except TrialPruned as reason:
         state = TrialState.PRUNED
-        outcome = f"given up: {reason}"
+        outcome = f"pruned: {reason}"
     except (MetricError, OSError, FolderError):
         raise
     except Exception as error:  # one failed trial must not cost the others
@@ -253,7 +304,7 @@ def _run(trials: Trials, trial: Trial) -> None:
 
 
 def _score(trials: Trials, trial: Trial) -> float:
-    """The mean of the metric over the runs of a trial, one for each seed."""
+    """Run a trial once for each seed, and average the metric."""
     search = trials.search
     scores = []
     names = []
@@ -262,11 +313,7 @@ def _score(trials: Trials, trial: Trial) -> float:
         cfg = search.config(trial.study.study_name, trials.values(trial), seed)
         report = Report(trial, search.metric, offset=index * cfg.task.optim.max_steps)
         try:
-            with (
-                open(os.devnull, "w", encoding="utf-8") as null,
-                redirect_stdout(null),
-                redirect_stderr(null),
-            ):
+            with silence():
                 record = run(cfg, [report])  # it writes a log.txt
             scores.append(record["metrics"][search.metric])
             names.append(record["run"])
@@ -278,3 +325,14 @@ def _score(trials: Trials, trial: Trial) -> float:
     trial.set_user_attr("runs", names)
     trial.set_user_attr("sources", sources)
     return mean(scores)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Print nothing of what is done within."""
+    with (
+        open(os.devnull, "w", encoding="utf-8") as null,
+        redirect_stdout(null),
+        redirect_stderr(null),
+    ):
+        yield

@@ -66,9 +66,9 @@ def test_the_lowest_validation_loss_chooses_the_rate_and_further_seeds_run_there
 def test_ranks_and_their_test_are_scipys(bench):
     board = bench.board(shown=True)
     assert board.ranks == {"fire": 1.0, "nope": 2.0, "rope": 3.0}
-    p, difference = board.test()
-    assert p == pytest.approx(stats.friedmanchisquare(*board.numbers.mean(-1)).pvalue)
-    assert difference == pytest.approx(2.343 * (3 * 4 / (6 * 5)) ** 0.5, abs=1e-3)
+    test = board.rank_test()
+    assert test.p == pytest.approx(stats.friedmanchisquare(*board.numbers.mean(-1)).pvalue)
+    assert test.difference == pytest.approx(2.343 * (3 * 4 / (6 * 5)) ** 0.5, abs=1e-3)
     assert np.array_equal(board.numbers.shape, (3, 5, 2))
     rows = board.scores_table().rows
     assert [row["model"] for row in rows] == ["fire", "nope", "rope"]
@@ -77,7 +77,7 @@ def test_ranks_and_their_test_are_scipys(bench):
 
 def test_too_few_seeds_are_not_tested(bench):
     some = Bench([], bench.out, tasks="sort").board(shown=True)
-    assert some.test() is None
+    assert some.rank_test() is None
     assert "Ranks are not tested" in some.scores_table().caption
 
 

@@ -32,6 +32,9 @@ def test_matrices_are_beside_the_lines(tmp_path):
     )
     (found,) = read_records(tmp_path)
     assert np.array_equal(found["matrices"]["attention@1"], matrix)
+    anew = found | {"matrices": {"attention@1": matrix + 1}, "started": "2027"}
+    add_records(tmp_path, [anew])
+    assert np.array_equal(read_records(tmp_path)[0]["matrices"]["attention@1"], matrix + 1)
     assert "matrices" not in next(tmp_path.glob("*.jsonl")).read_text()
 
 

@@ -89,7 +89,7 @@ def finish(trials, model, score):
 
 
 def states(trials, model="rope"):
-    return [STATES.get(trial.state, "under way") for trial in trials.of(model)]
+    return [STATES[trial.state] for trial in trials.of(model)]
 
 
 def test_models_take_turns_and_begin_with_the_config():
@@ -143,7 +143,7 @@ def test_a_search_goes_on_after_any_cut_of_the_last_line_of_its_journal():
         path.write_bytes(written[:-missing])
         trials = Trials(search)
         if missing > 1:  # more than the end of the line
-            assert states(trials) == ["finished", "under way"], missing
+            assert states(trials) == ["finished", "running"], missing
             assert finish(trials, "rope", 1.0) == values, "the same trial, resumed"
         assert states(trials) == states(Trials(search)) == ["finished", "finished"], missing
         assert all(value for _, value in read_jsonl(path)), missing
@@ -185,7 +185,7 @@ def fake_run(losses):
     return run
 
 
-def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_given_up(monkeypatch):
+def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_pruned(monkeypatch):
     calls = []
 
     def losses(lr):
@@ -197,7 +197,7 @@ def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_given_up(m
     trials = Trials(search_by([*ONE_MODEL, "trials=5", "seeds=0,1"]))
     assert work(trials)
     records = trials.of("rope")
-    assert states(trials) == ["finished"] * STARTUP + ["given up"]
+    assert states(trials) == ["finished"] * STARTUP + ["pruned"]
     assert [one.value for one in records[:-1]] == [1.0, 2.0, 3.0, 4.0]
     assert records[0].user_attrs["runs"] == ["run-0", "run-1"]
     assert [*records[0].intermediate_values] == [5, 10, 15, 20, 25, 30, 35, 40]
@@ -242,7 +242,7 @@ def test_an_unmeasured_metric_ends_the_search(monkeypatch):
     trials = Trials(search_of("trials=1", "metric=val/los"))
     with pytest.raises(ConfigError, match="Did you mean 'val/loss'"):
         work(trials)
-    assert states(trials) == ["under way"]
+    assert states(trials) == ["running"]
 
 
 @pytest.mark.parametrize(
@@ -300,4 +300,4 @@ def test_a_search_goes_on_where_it_was_killed_and_leaves_when_it_is_told_to(tmp_
     assert command.main(words) == 85
     assert log.read_text().count("Resuming from step") == 1
     assert "Stopped by SIGTERM" in log.read_text()
-    assert states(Trials(search_by(words))) == ["under way"]
+    assert states(Trials(search_by(words))) == ["running"]
