@@ -16,7 +16,7 @@ COMMANDS = {  # the module that a command runs, and what it does
     "status": ("tape_exp.experiments", "show the state of each run of a sweep"),
     "collect": ("tape_exp.experiments", "copy the records of finished runs to results/"),
     "compare": ("tape_exp.paper", "a table and figures of any models on any task"),
-    "paper": ("tape_exp.paper", "the tables and figures: list, run, compare, render, cost"),
+    "paper": ("tape_exp.paper", "the tables and figures: list, run, render, cost"),
     "bench": ("tape_exp.bench", "rank encodings on the battery of small problems"),
     "check": ("tape_exp.check", "test an encoding of your own on what every one must do"),
     "report": ("tape_exp.report", "a site of all tables, figures and runs"),

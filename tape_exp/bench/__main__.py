@@ -8,7 +8,7 @@ from pathlib import Path
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.bench.tasks import ENTRIES, SETS
 from tape_exp.experiments.execute import add_options
-from tape_exp.experiments.grid import as_flags, without_slurm
+from tape_exp.experiments.grid import as_flags, run_words
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.logs import set_up_logging
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, members in SETS.items():
             print(f"{name:22} {', '.join(members)}")
         return 0
-    words = without_slurm(options.words)
+    words = run_words(options.words)
     bench = Bench(words, options.out, options.tasks, options.rates)
     outcome = None
     if bench.models:

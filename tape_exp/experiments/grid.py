@@ -1,8 +1,10 @@
 """The words that name runs, the same in every command: overrides with commas, as Hydra's sweeps.
 
-``model=rope,tape seed=0,1 task.optim.lr=0.001`` are four runs. ``seeds=`` is ``seed=``.
+``model=rope,tape seed=0,1 task.optim.lr=0.001`` are four runs. ``seeds=`` is ``seed=``, and of a
+key that is given twice the last word counts, as Hydra has it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 
@@ -34,6 +36,29 @@ def specs_of(words: Sequence[str]) -> list[RunSpec]:
     return specs
 
 
+def run_words(words: Sequence[str]) -> list[str]:
+    """The words of a command that name runs, as Hydra has them: without those for sbatch
+    (``slurm.mem=8G``), ``seeds=`` as ``seed=``, and only the last word of each key.
+
+    Raises:
+        ConfigError: both ``seed=`` and ``seeds=`` are given.
+    """
+    given = [word for word in words if not word.startswith("slurm.")]
+    seed = [word for word in given if word.startswith("seed=")]
+    seeds = [word for word in given if word.startswith("seeds=")]
+    if seed and seeds:
+        raise ConfigError(f"{seed[0]} and {seeds[0]} are of one key: leave one of them out.")
+    last: dict[str, str] = {}
+    for word in given:
+        plain = f"seed={word[6:]}" if word.startswith("seeds=") else word
+        key = plain.partition("=")[0]
+        if re.match(r"\+(?!\+)", plain):  # a key that Hydra refuses to add twice
+            key = plain
+        last.pop(key, None)
+        last[key] = plain
+    return [*last.values()]
+
+
 def combinations(words: Sequence[str]) -> list[list[str]]:
     """Every combination of the values of a grid, each once."""
     choices = []
@@ -48,10 +73,9 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 
 def parsed(words: Sequence[str]) -> list[Override]:
     """The words as Hydra reads them."""
-    plain = [f"seed={word[6:]}" if word.startswith("seeds=") else word for word in words]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()  # knows what glob() can choose
-        return OverridesParser.create(loader).parse_overrides(plain)
+        return OverridesParser.create(loader).parse_overrides(list(words))
 
 
 def values_of(override: Override) -> list[str]:
@@ -72,7 +96,7 @@ def take(words: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, list[str]
 
 def scale_and_seeds(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
     """The values of ``scale=`` (default: smoke) and ``seed=`` (default: 0), and other words."""
-    values, others = take(words, ("scale", "seed", "seeds"))
+    values, others = take(words, ("scale", "seed"))
     scales = values.get("scale", ["smoke"])
     if len(scales) > 1:
         raise ConfigError(f"scale={','.join(scales)}: this command takes one scale.")
@@ -114,11 +138,6 @@ def check_words(what: str, settings: Mapping[str, Sequence[str]], further: Seque
             f"{wrong[0]} is no word of a {what}; keys are given with their value, as in "
             "task.train_digits=6."
         )
-
-
-def without_slurm(words: Sequence[str]) -> list[str]:
-    """The words that name runs, without those for sbatch."""
-    return [word for word in words if not word.startswith("slurm.")]
 
 
 def without_places(overrides: Sequence[str]) -> list[str]:

@@ -1,4 +1,6 @@
-"""The paper's tables and figures: ``tape-exp paper list | run | render | compare | cost``."""
+"""The paper's tables and figures: ``tape-exp paper list | run | render | cost``, and
+``tape-exp compare``.
+"""
 
 import argparse
 import json
@@ -27,14 +29,19 @@ KEYS = "task= | model=a,b | scale= | seed=0,1 | key=value"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
     parser = argparse.ArgumentParser("tape-exp paper", description="The paper's results.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    shown = "list | run | render | cost"
+    commands = parser.add_subparsers(dest="command", required=True, metavar=shown)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser("run", help="run what is missing, then render")
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seed=0,1 | key=value")
     only = "the runs of --dry-run whose name fits a pattern, such as '* 12 digits'"
     run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
     run.add_argument("--dry-run", action="store_true", help="list the missing runs")
-    side = commands.add_parser("compare", help="a table and figures of any models on any task")
+    side = commands.add_parser(
+        "compare",
+        prog="tape-exp compare",  # a command of its own
+        description="A table and figures of any models on any task: runs what has no record yet.",
+    )
     side.add_argument("words", nargs="+", metavar=KEYS)
     named = "of its files (default: compare_<task>, of a second one compare_<task>_2)"
     side.add_argument("--name", default="", help=named)
@@ -76,7 +83,7 @@ def run_artifacts(options: argparse.Namespace) -> int:
     from tape_exp.experiments import bases, execute, grid
     from tape_exp.paper import requests, runs
 
-    words = grid.without_slurm(options.words)
+    words = grid.run_words(options.words)
     asked = requests.requested(words)
     specs = runs.specs_of(*asked, only=options.only, recorded=options.slurm)
     if options.dry_run:
@@ -96,7 +103,7 @@ def compare_models(options: argparse.Namespace) -> int:
     from tape_exp.experiments import bases, execute, grid
     from tape_exp.paper import compare, runs
 
-    words = grid.without_slurm(options.words)
+    words = grid.run_words(options.words)
     metrics = [*filter(None, options.metrics.split(","))]
     artifact, scale, seeds = compare.requested(words, options.name, metrics)
     chosen = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
@@ -110,7 +117,7 @@ def compare_models(options: argparse.Namespace) -> int:
     specs = runs.specs_of([artifact], scale, seeds, records=known, recorded=options.slurm)
     if not all(spec.recorded for spec in specs):
         able = bases.runnable(specs, all_of_them=True)
-        command = ["paper", "compare", *options.words]
+        command = ["compare", *options.words]
         outcome = execute.execute(able, options, command, into / "records")
         if outcome is None:
             return 0

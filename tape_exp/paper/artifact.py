@@ -90,7 +90,7 @@ class Artifact:
     def run_command(self, scale: str) -> str:
         """The command that measures what is missing at a scale."""
         trainer = f" trainer={self.trainer}" if scale == "paper" else ""
-        return self.command or f"tape-exp paper run {self.name} scale={scale} seeds=0,1,2{trainer}"
+        return self.command or f"tape-exp paper run {self.name} scale={scale} seed=0,1,2{trainer}"
 
 
 def load(name: str) -> Artifact:

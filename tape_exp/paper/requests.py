@@ -14,7 +14,7 @@ def specs_of(words: Sequence[str]) -> list[RunSpec]:
     """The runs of overrides with commas, or of artifacts, as ``tape-exp paper run`` takes them;
     those that begin from others come later. Words for sbatch, ``slurm.mem=8G``, are left out.
     """
-    words = grid.without_slurm(words)
+    words = grid.run_words(words)
     if not any(word.isidentifier() for word in words):
         return grid.specs_of(words)
     specs = runs.specs_of(*requested(words), recorded=True)
@@ -28,7 +28,7 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
     if wrong := [w for w in extra if w.startswith(("task=", "model=", "peft=", "debug"))]:
         raise ConfigError(
             f"{wrong[0]}: an artifact names its tasks and models itself, and shortened runs have "
-            "no record. `tape-exp paper compare` makes a table of any models on any task."
+            "no record. `tape-exp compare` makes a table of any models on any task."
         )
     if not (chosen := [word for word in words if "=" not in word]):
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")

@@ -27,10 +27,10 @@ from optuna.distributions import (
 
 from tape_exp.experiments.grid import (
     check_words,
+    run_words,
     scale_and_seeds,
     take,
     without_places,
-    without_slurm,
 )
 from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
@@ -127,7 +127,7 @@ def search_from(asked: argparse.Namespace) -> Search:
     Raises:
         ConfigError: a word is wrong.
     """
-    scale, seeds, further = scale_and_seeds(without_slurm(asked.words))
+    scale, seeds, further = scale_and_seeds(run_words(asked.words))
     options, rest = take(further, ("model", "task"))
     known = names_in("model")
     alone = [word for word in rest if word in known]

@@ -119,14 +119,14 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
     """Tasks 0 and 1 are the bases of 2 and 3."""
     monkeypatch.setattr("tape_exp.paper.runs.read_records", list)
     (slurm / "squeue.says").write_text(queue)
-    assert main(["sweep", "fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
+    assert main(["sweep", "fig_dp_layers", f"runs={slurm}/runs", "seed=5,6", "--cap", "16"]) == 0
     script = only_sweep(slurm / "runs") / "script.sh"
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
 
 
 def test_a_sweep_begins_after_other_jobs(slurm, monkeypatch):
     monkeypatch.setattr("tape_exp.paper.runs.read_records", list)
-    words = ["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]
+    words = ["fig_dp_layers", f"runs={slurm}/runs", "seed=5,6", "--cap", "16"]
     assert main(["sweep", *words, "--after", "7:8"]) == 0
     first, second = calls(slurm, "sbatch")
     assert "--dependency=afterany:7:8 " in first

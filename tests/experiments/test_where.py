@@ -68,7 +68,7 @@ def test_a_comparison_is_submitted_with_each_of_its_values(cluster, tmp_path, ca
 
 
 def test_values_of_other_keys_are_rows_of_a_comparison():
-    words = ["task=arithmetic", "model=rope", "task.optim.lr=0.001,0.002", "seeds=0,1"]
+    words = ["task=arithmetic", "model=rope", "task.optim.lr=0.001,0.002", "seed=0,1"]
     artifact, scale, seeds = compare.requested(words)
     assert (scale, seeds) == ("smoke", [0, 1])
     assert [*artifact.rows] == ["task.optim.lr", "model"]

@@ -395,8 +395,8 @@ LIGHT = {
     "--help": (["--help"], {"torch", "lightning", "hydra", "omegaconf", "numpy", "pydantic"}),
     # It is asked for every few seconds, and on login nodes.
     "status": (["status", "--runs", "runs"], {"torch", "lightning", "hydra", "omegaconf", "numpy"}),
-    "paper compare": (
-        ["paper", "compare", "task=arithmetic", "model=rope,tape", "seeds=0,1,2"],
+    "compare": (
+        ["compare", "task=arithmetic", "model=rope,tape", "seed=0,1,2"],
         {"torch", "lightning", "wandb"},
     ),
 }
