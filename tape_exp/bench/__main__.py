@@ -1,6 +1,5 @@
 """Rank encodings on the battery: ``tape-exp bench model=rope,tape seed=0,1,2``."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +10,14 @@ from tape_exp.experiments.execute import add_options
 from tape_exp.experiments.grid import as_flags, run_words
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Mistakes are one sentence and status 2, failed runs status 1, time that ran out is 85."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tape-exp bench",
         description="Rank encodings on the battery: runs what has no record yet, then writes the "
         "tables and pictures (default: scale=smoke seed=0). Without models it shows what is "

@@ -1,6 +1,5 @@
 """``tape-exp sweep | status | collect``: the runs that words name, and what has become of them."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from tape_exp.experiments import status
 from tape_exp.settings.commands import command
 from tape_exp.settings.folders import ROOT
+from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
 WORDS = "key=value,value … | artifact … scale= seed=0,1 key=value"
@@ -25,7 +25,7 @@ def sweep(arguments: Sequence[str]) -> int:
     from tape_exp.experiments import bases, execute, local, slurm
     from tape_exp.paper.requests import specs_of
 
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         "tape-exp sweep",
         description="Submit runs to SLURM as one array; with --cores they run here.",
     )
@@ -56,7 +56,7 @@ def sweep(arguments: Sequence[str]) -> int:
 
 def show_status(arguments: Sequence[str]) -> int:
     """Print a line for each run of each sweep, and how many runs are in each state."""
-    parser = argparse.ArgumentParser("tape-exp status", description="The runs of a sweep.")
+    parser = ArgumentParser("tape-exp status", description="The runs of a sweep.")
     parser.add_argument("words", nargs="*", metavar="word", help="of one sweep; none: every sweep")
     parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
     options = parser.parse_intermixed_args(arguments)
@@ -76,7 +76,7 @@ def collect_runs(arguments: Sequence[str]) -> int:
     from tape_exp.experiments.collect import collect
     from tape_exp.paper.requests import specs_of
 
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         "tape-exp collect",
         description="Copy the records of finished runs to results/records. Nothing is trained.",
     )

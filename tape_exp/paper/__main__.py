@@ -19,6 +19,7 @@ from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import one_of, warn
+from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
 log = logging.getLogger("tape_exp")
@@ -28,7 +29,7 @@ KEYS = "task= | model=a,b | scale= | seed=0,1 | key=value"
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
-    parser = argparse.ArgumentParser("tape-exp paper", description="The paper's results.")
+    parser = ArgumentParser("tape-exp paper", description="The paper's results.")
     shown = "list | run | render | cost"
     commands = parser.add_subparsers(dest="command", required=True, metavar=shown)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
@@ -56,13 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw.add_argument("--formats", default="", help=kinds)
     commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale")
     given = as_flags(sys.argv[1:] if arguments is None else arguments, ["metrics"])
-    options, further = parser.parse_known_args(given)  # argparse allows no words after options
-    if wrong := [w for w in further if w.startswith("-") or not hasattr(options, "words")]:
-        parser.error(f"unrecognized arguments: {' '.join(wrong)}")
-    if further:
-        options.words += further
+    if not given or given[0] not in commands.choices:
+        parser.parse_args(given)  # prints the help, or raises
+    name, *words = given
+    options = commands.choices[name].parse_intermixed_args(words)
     set_up_logging()
-    return COMMANDS[options.command](options)
+    return COMMANDS[name](options)
 
 
 def list_artifacts(options: argparse.Namespace) -> int:

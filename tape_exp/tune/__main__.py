@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.settings.commands import command
+from tape_exp.settings.parser import ArgumentParser
 
 if TYPE_CHECKING:
     from tape_exp.tune.search import Search
@@ -47,7 +48,7 @@ def submit(search: "Search", options: argparse.Namespace) -> None:
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     """What the words of the command say."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tape-exp tune",
         description="Search keys of the config with Optuna, on validation only, with equally many "
         "trials for each model. The same command resumes after a kill, and run several times at "

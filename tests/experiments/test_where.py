@@ -161,8 +161,20 @@ def test_a_dry_run_with_cores_begins_nothing(tmp_path, capsys):
     assert not [*tmp_path.rglob("log.txt")]
 
 
-@pytest.mark.parametrize("option", ["--cores=0", "--cores=-1", "--cap=0"])
-def test_a_number_of_runs_at_once_is_one_or_more(option, capsys):
-    with pytest.raises(SystemExit):
-        main(["sweep", "task=arithmetic", "model=rope", option, "--dry-run"])
-    assert "must be a whole number from 1" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--cores=0"], "--cores: 0 must be a whole number from 1."),
+        (["--cap=0"], "--cap: 0 must be a whole number from 1."),
+        (
+            ["--cpa", "3"],
+            "--cpa is not known. Did you mean '--cap'? `tape-exp sweep --help` explains",
+        ),
+        (["--cap"], "--cap: expected one argument."),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(words, told, capsys):
+    assert main(["sweep", "task=arithmetic", "model=rope", "--dry-run", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {told}")
+    assert said.count("\n") == 1

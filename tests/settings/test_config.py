@@ -364,6 +364,8 @@ def test_mistakes_end_with_status_2_and_one_line(tmp_path):
         (["debug=plan", "trainer.frozen_bf16=true"], "trainer.precision=bf16-mixed"),
         (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=1 does."),
         (["trainer=gpu", "trainer.devices=64"], "use trainer=cpu"),
+        (["--mutlirun"], "Did you mean '--multirun'? `tape-exp train --help` explains"),
+        (["-m", "--cfg", "job"], "Only one of --run, --multirun, --cfg"),
     ):
         failed = train("logger=none", f"runs={tmp_path}", *words)
         assert failed.returncode == 2, failed.stderr
