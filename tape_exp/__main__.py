@@ -12,7 +12,7 @@ COMMANDS = {  # the module that a command runs, and what it does
     "plan": ("tape_exp.training", "estimate time and memory of a run, and run nothing"),
     "data": ("tape_exp.prepare", "tokenise what a run reads, and run nothing"),
     "sweep": ("tape_exp.experiments", "submit a grid of runs to SLURM, or run it here"),
-    "submit": ("tape_exp.experiments.submit", "submit one job, a file of launch/, to SLURM"),
+    "submit": ("tape_exp.experiments.submit_file", "submit one job, a file of launch/, to SLURM"),
     "status": ("tape_exp.experiments", "show the state of each run of a sweep"),
     "collect": ("tape_exp.experiments", "copy the records of finished runs to results/"),
     "compare": ("tape_exp.paper", "a table and figures of any models on any task"),
