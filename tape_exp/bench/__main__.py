@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.bench.tasks import ENTRIES, SETS
-from tape_exp.experiments.execute import add_options
+from tape_exp.experiments.execute import add_options, check_options
 from tape_exp.experiments.grid import as_flags, run_words
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
@@ -42,13 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, members in SETS.items():
             print(f"{name:22} {', '.join(members)}")
         return 0
+    check_options(options)
     words = run_words(options.words)
     bench = Bench(words, options.out, options.tasks, options.rates)
     outcome = None
     if bench.models:
         outcome = bench.run(options, ["bench", *given])
-        if outcome is None:  # submitted
+        if outcome is None:  # nothing has run yet
             return 0
+    if options.dry_run:
+        print("missing runs: 0")
+        return 0
     board = bench.board(shown=True)
     if board.scores:
         for path in bench.write(board):

@@ -99,10 +99,13 @@ class Bench:
 
     def run(self, options: argparse.Namespace, command: Sequence[str]) -> Outcome | None:
         """Search the rates at the first seed, choose, then run the other seeds at those chosen;
-        None where runs were submitted to SLURM, after whose end the same command goes on.
+        None where runs were submitted to SLURM, after whose end the same command goes on, or were
+        only shown.
         """
         began = time.monotonic()
         outcome = self.run_seeds(self.seeds[:1], False, options, command)
+        if outcome is None and options.dry_run and len(self.seeds) > 1:
+            print("Further seeds: at the learning rates that these runs choose.")
         if outcome is None or outcome.left or len(self.seeds) == 1:
             return outcome
         if options.minutes is not None:

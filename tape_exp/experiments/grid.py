@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from tape_exp.experiments.bases import locate
+from tape_exp.experiments.bases import locate, with_bases
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.results.query import PLACES
 from tape_exp.settings.compose import compose_config
@@ -23,17 +23,18 @@ from tape_exp.settings.plugins import names_in
 
 
 def specs_of(words: Sequence[str]) -> list[RunSpec]:
-    """A run for each combination of the words' values.
+    """A run for each combination of the words' values, after the runs that they begin from.
 
     Raises:
         ConfigError: a word is wrong, or a run cannot start.
     """
-    specs = []
+    specs: dict[str, RunSpec] = {}
     for overrides in combinations(words):
-        spec = RunSpec(overrides, compose_config(overrides))
-        locate(spec)
-        specs.append(spec)
-    return specs
+        with_bases(specs, RunSpec(overrides, compose_config(overrides)))
+    for spec in specs.values():
+        if spec.needs is None or spec.needs.done:
+            locate(spec)
+    return sorted(specs.values(), key=lambda spec: spec.level)
 
 
 def run_words(words: Sequence[str]) -> list[str]:

@@ -37,7 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seed=0,1 | key=value")
     only = "the runs of --dry-run whose name fits a pattern, such as '* 12 digits'"
     run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
-    run.add_argument("--dry-run", action="store_true", help="list the missing runs")
     side = commands.add_parser(
         "compare",
         prog="tape-exp compare",  # a command of its own
@@ -83,13 +82,10 @@ def run_artifacts(options: argparse.Namespace) -> int:
     from tape_exp.experiments import bases, execute, grid
     from tape_exp.paper import requests, runs
 
+    execute.check_options(options)
     words = grid.run_words(options.words)
     asked = requests.requested(words)
     specs = runs.specs_of(*asked, only=options.only, recorded=options.slurm)
-    if options.dry_run:
-        missing = [spec.title for spec in specs if not spec.recorded]
-        print(*missing, f"missing runs: {len(missing)}", sep="\n")
-        return 0
     able = bases.runnable(specs, all_of_them=True)
     outcome = execute.execute(able, options, ["paper", "run", *options.words])
     if outcome is None:
@@ -103,6 +99,7 @@ def compare_models(options: argparse.Namespace) -> int:
     from tape_exp.experiments import bases, execute, grid
     from tape_exp.paper import compare, runs
 
+    execute.check_options(options)
     words = grid.run_words(options.words)
     metrics = [*filter(None, options.metrics.split(","))]
     artifact, scale, seeds = compare.requested(words, options.name, metrics)
@@ -115,7 +112,7 @@ def compare_models(options: argparse.Namespace) -> int:
     compare.check_columns(view)
     known = flat_list(view.all_runs.values())
     specs = runs.specs_of([artifact], scale, seeds, records=known, recorded=options.slurm)
-    if not all(spec.recorded for spec in specs):
+    if options.dry_run or not all(spec.recorded for spec in specs):
         able = bases.runnable(specs, all_of_them=True)
         command = ["compare", *options.words]
         outcome = execute.execute(able, options, command, into / "records")
