@@ -17,7 +17,7 @@ from tape_exp.paper.artifact import Artifact
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.plugins import names_in
 
 OUT = folders.RESULTS / "bench"
@@ -44,7 +44,7 @@ class Bench:
         alone = [word for word in words if "=" not in word]
         self.models = list(dict.fromkeys([*alone, *named.get("model", [])]))
         for model in self.models:
-            one_of("model", model, names_in("model"))
+            one_of("model", model, names_in("model"), CHOICES)
         self.check_overrides()
         try:
             self.rates = sorted({float(rate) for rate in rates.split(",")})

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.errors import ConfigError, choose, did_you_mean
 from tape_exp.settings.plugins import names_in, yaml_of
 
 DEFAULT = {"smoke": None, "small": "a GPU", "paper": "a GPU"}
@@ -96,9 +96,7 @@ class Artifact:
 def load(name: str) -> Artifact:
     """The artifact of that name. Raises :class:`ConfigError` with the nearest known name."""
     if name not in names():
-        raise ConfigError(
-            f"artifact {name}{did_you_mean(name, names())} Known: {', '.join(names())}."
-        )
+        raise ConfigError(choose(f"artifact {name}", name, names(), "tape-exp paper list"))
     path = yaml_of("paper", name)
     assert path is not None  # it is a name
     try:

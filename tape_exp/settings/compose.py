@@ -30,7 +30,7 @@ from yaml import YAMLError
 
 from tape_exp.settings import folders
 from tape_exp.settings.construct import validate
-from tape_exp.settings.errors import ConfigError, choose, did_you_mean, one_of
+from tape_exp.settings.errors import CHOICES, ConfigError, choose, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
 from tape_exp.settings.schema import (
     GROUPS,
@@ -203,7 +203,7 @@ def _entry(one: Any, key: str) -> dict[str, Any]:
     """An entry with all its keys: a name, or a name and keys on top of those of its YAML."""
     keys: Any = OmegaConf.create({"name": one} if isinstance(one, str) else one)
     if "_target_" not in keys:
-        one_of(key, name := keys.get("name"), names_in("model"))
+        one_of(key, name := keys.get("name"), names_in("model"), CHOICES)
         defaults: Any = OmegaConf.to_container(_choose((f"model={name}",)).model)
         keys = OmegaConf.merge(defaults, keys)
         if "layers" in keys:
@@ -243,7 +243,7 @@ def explain(error: BaseException, words: Sequence[str]) -> str:
             return f"hydra/launcher={choice} is a plugin: pip install 'tape_exp[launchers]'."
         options = list(getattr(error, "options", None) or names_in(group))
         place = f"scale={choice} for task={group[6:]}" if group.startswith("scale/") else ""
-        return choose(place or f"{group}={choice}", choice, options)
+        return choose(place or f"{group}={choice}", choice, options, CHOICES)
     if match := re.search(r"Ambiguous value for argument '([^=]+)=(.*?)'", text):
         name = "seed" if match[1] == "seeds" else match[1]
         return (

@@ -37,7 +37,7 @@ from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import names_in, yaml_of
 from tape_exp.training.from_config import blank_parts
@@ -135,7 +135,7 @@ def search_from(asked: argparse.Namespace) -> Search:
     options["model"] = list(dict.fromkeys([*alone, *options.get("model", [])]))
     check_words("search", options, rest)
     for model in options["model"]:
-        one_of("model", model, known)
+        one_of("model", model, known, CHOICES)
     one_of("--pruner", asked.pruner, ("median", "none"))
     sets = read_space(asked.space) if asked.space else {}
     sets |= dict(word.split("=", 1) for word in rest if SETS.match(word))

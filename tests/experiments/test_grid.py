@@ -44,9 +44,21 @@ def test_the_last_word_of_a_key_counts_and_those_for_sbatch_name_no_run(words, r
     assert [job.line for job in specs_of(words)] == runs
 
 
-def test_two_names_of_the_seed_are_not_given_at_once():
-    with pytest.raises(ConfigError, match="seed=0,1 and seeds=5 are of one key: leave one"):
-        specs_of(["model=rope", "seed=0,1", "seeds=5"])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("model=rope seed=0,1 seeds=5", "seed=0,1 and seeds=5 are of one key: leave one of them"),
+        ("model=ropee", "Did you mean 'rope', 'rerope' or 'p_rope'? `tape-exp train --help` lists"),
+        ("fig_adition", "Did you mean 'fig_addition', 'fig_addition_20' or 'fig_addition_yarn'? "),
+        ("fig_addition scale=rung5", "no runs at scale=rung5: give scale=smoke or scale=small or "),
+        ("fig_address", "fig_address has no runs at scale=smoke: give scale=ladder."),
+        ("theory", "theory has no runs of models: `tape-exp theory --record` measures it."),
+    ],
+)
+def test_words_that_name_no_runs(words, told):
+    with pytest.raises(ConfigError) as error:
+        specs_of(words.split())
+    assert told in str(error.value)
 
 
 @pytest.mark.parametrize(

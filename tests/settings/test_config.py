@@ -26,7 +26,7 @@ from tests.processes import train
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ("model=tpae", ["model=tpae is not known", "'tape'", "alibi"]),
+        ("model=tpae", ["model=tpae is not known", "'tape'", "`tape-exp train --help` lists all"]),
         ("task=aritmetic", ["task=aritmetic", "'arithmetic'"]),
         ("task=c4 scale=rung5", ["scale=rung5 for task=c4", "paper, small, smoke"]),
         ("modle=tape", ["modle is not known", "'model'"]),
