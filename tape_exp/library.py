@@ -17,12 +17,11 @@ import torch
 
 from tape_exp.models.decoder import Decoder
 from tape_exp.results import legacy
-from tape_exp.results.query import PLACES
 from tape_exp.results.record import Record
 from tape_exp.results.store import known_records, read_records, records_of_runs, varying
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.identity import flat, variant
+from tape_exp.runs.identity import NOT_COMPUTED, flat, variant
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.runs.starting_weights import apply_llama_config, find
 from tape_exp.settings.compose import compose_config
@@ -165,7 +164,7 @@ def compare(
         experiments += [] if one else [one]
         one.append(record)
     kinds = [f"{part}.{key}" for part in ("model", "peft", "task") for key in ("name", "_target_")]
-    differing = varying(experiments, [*kinds, *PLACES])
+    differing = varying(experiments, [*kinds, *NOT_COMPUTED])
     names = [variant(one[0]["config"]) for one in experiments]
     rows: dict[str, list[Record]] = {}
     for name, one in zip(names, experiments, strict=True):

@@ -16,12 +16,12 @@ from tape_exp.paper import runs
 from tape_exp.paper.artifact import Artifact
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records
+from tape_exp.runs.identity import PLACES, section_of
 from tape_exp.settings import folders
 from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.plugins import names_in
 
 OUT = folders.RESULTS / "bench"
-UNMEASURED = ("logger", "runs=", "rerun=", "cache=")  # words that change nothing that is measured
 
 
 class Bench:
@@ -64,7 +64,7 @@ class Bench:
                 "model=rope,tape, tasks as --tasks=reverse,sort and learning rates as "
                 "--rates=0.001,0.003."
             )
-        changes = [word for word in self.overrides if not word.startswith(UNMEASURED)]
+        changes = [word for word in self.overrides if section_of(word) not in PLACES]
         if changes and self.out.resolve() == OUT.resolve():
             raise ConfigError(
                 f"{OUT} is for benches whose recipe is unchanged, and {' '.join(changes)} "

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 
 from tape_exp.experiments.bases import locate, with_bases
 from tape_exp.experiments.run_spec import RunSpec
-from tape_exp.results.query import PLACES
+from tape_exp.runs.identity import NOT_COMPUTED, section_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import CONF
@@ -143,4 +143,4 @@ def check_words(what: str, settings: Mapping[str, Sequence[str]], further: Seque
 
 def without_places(overrides: Sequence[str]) -> list[str]:
     """Those that say what a run computes, not where it is, in one order."""
-    return sorted(word for word in overrides if not word.lstrip("+~").startswith(PLACES))
+    return sorted(word for word in overrides if section_of(word) not in NOT_COMPUTED)

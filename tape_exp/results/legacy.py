@@ -7,9 +7,11 @@ default then; a key that it lacks is newer than it.
 from collections.abc import Mapping
 from typing import Any
 
-from tape_exp.results.query import PLACES, fits, where
+from tape_exp.results.query import fits, where
 from tape_exp.results.record import Record
-from tape_exp.runs.identity import flat
+from tape_exp.runs.identity import NOT_COMPUTED, flat, section_of
+
+WHOSE = ("seed", *NOT_COMPUTED)  # keys in which runs of one experiment may differ
 
 
 def is_of(record: Record, asked: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
@@ -29,7 +31,7 @@ def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
     """
     known = {"scale", "seed", *asked}
     return any(
-        key not in known and (not key.startswith(PLACES) or key == "trainer.precision")
+        key not in known and (section_of(key) not in NOT_COMPUTED or key == "trainer.precision")
         for key in where(record.overrides)
     )
 
@@ -40,9 +42,9 @@ def is_same(record: Record, other: Record) -> bool:
     """
     for old, new in ((record, other), (other, record)):
         asked = () if new.is_legacy or not old.is_legacy else where(new.overrides)
-        if any(key not in old.settings and not key.startswith(("seed", *PLACES)) for key in asked):
+        if any(key not in old.settings and section_of(key) not in WHOSE for key in asked):
             return False
     one = flat(record.config)
     two = flat(other.config)
-    keys = {key for key in one.keys() & two.keys() if not key.startswith(("seed", *PLACES))}
+    keys = {key for key in one.keys() & two.keys() if section_of(key) not in WHOSE}
     return all(one[key] == two[key] for key in keys)

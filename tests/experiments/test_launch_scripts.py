@@ -52,10 +52,16 @@ def test_the_readme_names_each_file_and_commands_that_exist():
 
 @pytest.mark.parametrize(
     ("exits", "status"),
-    [({}, 0), ({"pytest": 1}, 1), ({"benchmarks.speed": 3}, 3), ({"benchmarks.data": 124}, 0), ({"pytest": 124}, 124)],
+    [
+        ({}, 0),
+        ({"pytest": 1}, 1),
+        ({"benchmarks.speed": 3}, 3),
+        ({"benchmarks.data": 124}, 0),
+        ({"pytest": 124}, 124),
+    ],
 )
 def test_a_check_of_the_gpu_fails_where_a_stage_does(exits, status, tmp_path):
-    """Of four stages, whose python says only how its module ended; 124 is of a time that is over."""
+    """Of four stages, whose python only ends with a status; 124 is that of a time that is over."""
     python = tmp_path / "python"
     cases = "".join(f"*{module}*) exit {number};;\n" for module, number in exits.items())
     python.write_text(f'#!/bin/bash\necho "$*"\ncase "$*" in\n{cases}esac\n')
