@@ -27,7 +27,7 @@ setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (
 	@touch $@
 
 demo: setup  ## train RoPE and TAPE on addition at smoke scale, with a seed that has no record (about 10 minutes on 2 cores)
-	$(BIN)/python -m tape_exp.paper compare task=arithmetic model=rope,tape seeds=10
+	$(BIN)/python -m tape_exp.paper compare task=arithmetic model=rope,tape seed=10
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
@@ -74,7 +74,8 @@ report: tables docs  ## the tables, then the site: site/paper/index.html has all
 soak: setup  ## kill small runs 50 times, and compare them with undisturbed ones (15 minutes)
 	$(BIN)/python -m pytest -m soak -s tests/training/test_faults.py
 
-gpu: gpu-check gpu-speed gpu-train gpu-data  ## all that a GPU is asked for, each stage with a limit of its own
+gpu:  ## all that a GPU is asked for, in four stages, each with a limit of its own
+	GPU_PYTHON="$(GPU_PYTHON)" bash launch/gpu-check.sbatch
 
 gpu-check:  ## every backend of attention, and compiled models, against the explicit softmax
 gpu-speed:  ## training steps relative to RoPE, decoding, attention at every length

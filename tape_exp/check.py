@@ -3,7 +3,6 @@
 Each situation is a function of :mod:`tape_exp.models.conformance`, whose docstring says what it is.
 """
 
-import argparse
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,12 +14,13 @@ from tape_exp.settings import plugins
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.parser import ArgumentParser
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Put the encoding in every situation and print a line for each; status 1 if one fails."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tape-exp check",
         description="Test a positional encoding, as in tape-exp check model=mine: its logits and "
         "gradients in every situation beside those of the explicit softmax in fp64.",

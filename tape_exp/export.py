@@ -4,7 +4,6 @@ Adapters are merged into the weights. A model with RoPE becomes a plain Llama; a
 by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 """
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from tape_exp.runs.starting_weights import base_of, chat_template, run_config
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name
+from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.loaded import Loaded, load, record_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -32,7 +32,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export the model, or only its adapter."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tape-exp export", description="A run as a model that transformers loads."
     )
     add = parser.add_argument

@@ -17,12 +17,11 @@ import torch
 
 from tape_exp.models.decoder import Decoder
 from tape_exp.results import legacy
-from tape_exp.results.query import RUNTIME_KEYS
 from tape_exp.results.record import Record
 from tape_exp.results.store import known_records, read_records, records_of_runs, varying
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.identity import flat, variant
+from tape_exp.runs.identity import NOT_COMPUTED, flat, variant
 from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.runs.starting_weights import find
@@ -166,7 +165,7 @@ def compare(
         experiments += [] if one else [one]
         one.append(record)
     kinds = [f"{part}.{key}" for part in ("model", "peft", "task") for key in ("name", "_target_")]
-    differing = varying(experiments, [*kinds, *RUNTIME_KEYS])
+    differing = varying(experiments, [*kinds, *NOT_COMPUTED])
     names = [variant(one[0]["config"]) for one in experiments]
     rows: dict[str, list[Record]] = {}
     for name, one in zip(names, experiments, strict=True):

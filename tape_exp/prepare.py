@@ -3,18 +3,18 @@
 The corpus is tokenised by one CPU, once for all runs that read it; a GPU would wait meanwhile.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.parser import ArgumentParser
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compose the config as ``tape-exp train`` does, and prepare its data."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tape-exp data",
         description="Tokenise what a run reads, as in tape-exp data task=c4 scale=paper.",
     )

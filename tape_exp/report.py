@@ -2,7 +2,6 @@
 ``tape-exp report``. In a clone ``make report`` builds them into the site of docs/.
 """
 
-import argparse
 import shlex
 import shutil
 import sys
@@ -25,6 +24,7 @@ from tape_exp.runs.evaluation import is_result
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title
+from tape_exp.settings.parser import ArgumentParser
 
 CONFIG = """site_name: Results
 docs_dir: pages
@@ -47,7 +47,7 @@ hide: [navigation, toc]
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build report/site/index.html, which opens from disk."""
-    parser = argparse.ArgumentParser(prog="tape-exp report", description="A site of all results.")
+    parser = ArgumentParser(prog="tape-exp report", description="A site of all results.")
     parser.add_argument("--out", type=Path, default=Path("report"), help="folder (default: report)")
     out = parser.parse_args(arguments).out
     from mkdocs.commands.build import build

@@ -15,6 +15,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from tape_exp import __main__ as entry
+from tape_exp.paper import __main__ as paper
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
@@ -47,6 +48,24 @@ def test_help_lists_every_command_and_a_mistake_names_the_nearest(monkeypatch, c
         assert listed == list(entry.COMMANDS)
     assert tape_exp(monkeypatch, "papr") == 2
     assert "Did you mean 'paper'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["rnu"], "tape-exp paper rnu is not known. Did you mean 'run'? Choose one of: list, run"),
+        (
+            [],
+            "tape-exp paper needs list | run | render | cost; `tape-exp paper --help` explains it",
+        ),
+        (["list", "--fromats=tex"], "--fromats is not known. `tape-exp paper list --help`"),
+        (["render", "--fromats=tex"], "--fromats is not known. Did you mean '--formats'?"),
+        (["run", "fig_addition", "--cors", "2"], "--cors is not known. Did you mean '--cores'?"),
+    ],
+)
+def test_a_mistake_in_options_is_a_sentence(words, told, capsys):
+    assert paper.main(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {told}")
 
 
 def test_a_closed_pipe_and_a_full_disk_end_without_a_traceback():

@@ -100,12 +100,12 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(
     monkeypatch.setattr(local, "start", train_here)
     monkeypatch.chdir(tmp_path)
     page, fixed = DOCS["add-a-task.md"], ["trainer=cpu", "logger=none"]
-    assert paper.main(["run", "tab_reverse", "seeds=0", *fixed]) == 0
+    assert paper.main(["run", "tab_reverse", "seed=0", *fixed]) == 0
     assert "toy," in (tmp_path / "results/tables/tab_reverse-smoke.csv").read_text()
-    command = blocks("bash", page)[0].partition("#")[0].replace("seeds=0,1", "seeds=0")
+    command = blocks("bash", page)[0].partition("#")[0].replace("seed=0,1", "seed=0")
     capsys.readouterr()
     monkeypatch.setattr(local, "start", None)  # nothing runs again
-    assert paper.main([*command.removeprefix("tape-exp paper ").split(), *fixed]) == 0
+    assert paper.main([*command.removeprefix("tape-exp ").split(), *fixed]) == 0
     with (tmp_path / "runs/.compare/tables/compare_reverse-smoke.csv").open() as file:
         assert [row["model"] for row in csv.DictReader(file)] == ["rope", "toy"]
     (shown,) = blocks("text", page)

@@ -7,6 +7,8 @@ status=0
 for list in launch/reproduce/[1-5]-*.txt; do
     echo "== $list"
     mapfile -t words < <(grep -v '^#' "$list")
-    bash launch/collect.sh "${words[@]}" "$@" || status=$?
+    tape-exp collect "${words[@]}" "$@" || status=$? # 1 where some runs are not finished, which it names
 done
+tape-exp paper render
+git status --short results/ # commit them: records hold no path, host name or secret
 exit $status

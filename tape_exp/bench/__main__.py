@@ -1,16 +1,16 @@
 """Rank encodings on the battery: ``tape-exp bench model=rope,tape seed=0,1,2``."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.bench.tasks import ENTRIES, SETS
-from tape_exp.experiments.execute import add_options
-from tape_exp.experiments.grid import as_flags, without_slurm
+from tape_exp.experiments.execute import add_options, check_options
+from tape_exp.experiments.grid import as_flags, run_words
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
 
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Mistakes are one sentence and status 2, failed runs status 1, time that ran out is 85.
     """
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tape-exp bench",
         description="Rank encodings on the battery: runs what has no record yet, then writes the "
         "tables and pictures (default: scale=smoke seed=0). Without models it shows what is "
@@ -45,13 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, members in SETS.items():
             print(f"{name:22} {', '.join(members)}")
         return 0
-    words = without_slurm(options.words)
+    check_options(options)
+    words = run_words(options.words)
     bench = Bench(words, options.out, options.tasks, options.rates)
     outcome = None
     if bench.models:
         outcome = bench.run(options, ["bench", *given])
-        if outcome is None:  # submitted
+        if outcome is None:  # nothing has run yet
             return 0
+    if options.dry_run:
+        print("missing runs: 0")
+        return 0
     board = bench.board(shown=True)
     if board.scores:
         for path in bench.write(board):

@@ -17,12 +17,12 @@ from tape_exp.paper import runs
 from tape_exp.paper.artifact import Artifact
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records
+from tape_exp.runs.identity import PLACES, section_of
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.plugins import names_in
 
 OUT = folders.RESULTS / "bench"
-UNMEASURED = ("logger", "runs=", "rerun=", "cache=")  # words that change nothing that is measured
 
 
 class Bench:
@@ -45,7 +45,7 @@ class Bench:
         by_name = [word for word in words if "=" not in word]
         self.models = list(dict.fromkeys([*by_name, *values.get("model", [])]))
         for model in self.models:
-            one_of("model", model, names_in("model"))
+            one_of("model", model, names_in("model"), CHOICES)
         self.check_overrides()
         try:
             self.rates = sorted({float(rate) for rate in rates.split(",")})
@@ -67,7 +67,7 @@ class Bench:
                     "model=rope,tape, tasks as --tasks=reverse,sort and learning rates as "
                     "--rates=0.001,0.003."
                 )
-        changes = [word for word in self.overrides if not word.startswith(UNMEASURED)]
+        changes = [word for word in self.overrides if section_of(word) not in PLACES]
         if changes and self.out.resolve() == OUT.resolve():
             raise ConfigError(
                 f"{OUT} is for benches whose recipe is unchanged, and {' '.join(changes)} "
@@ -100,10 +100,13 @@ class Bench:
 
     def run(self, options: argparse.Namespace, command: Sequence[str]) -> Outcome | None:
         """Search the rates at the first seed, choose, then run the other seeds at those chosen;
-        None where runs were submitted to SLURM, after whose end the same command goes on.
+        None where runs were submitted to SLURM, after whose end the same command goes on, or were
+        only shown.
         """
         began = time.monotonic()
         outcome = self.run_seeds(self.seeds[:1], False, options, command)
+        if outcome is None and options.dry_run and len(self.seeds) > 1:
+            print("Further seeds: at the learning rates that these runs choose.")
         if outcome is None or outcome.left or len(self.seeds) == 1:
             return outcome
         if options.minutes is not None:

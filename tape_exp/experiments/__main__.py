@@ -1,13 +1,12 @@
 """``tape-exp sweep | status | collect``: the runs that words name, and what has become of them."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.experiments import status
 from tape_exp.settings.commands import command
-from tape_exp.settings.folders import ROOT
+from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
 WORDS = "key=value,value … | artifact … scale= seed=0,1 key=value"
@@ -22,41 +21,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def sweep(arguments: Sequence[str]) -> int:
     """Submit the runs that are missing to SLURM, or run them here with ``--cores``."""
-    from tape_exp.experiments import bases, execute, local, slurm
+    from tape_exp.experiments import bases, execute
     from tape_exp.paper.requests import specs_of
 
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         "tape-exp sweep",
-        description="Submit runs to SLURM as one array; with --cores they run here.",
+        description="Submit runs to SLURM, an array of jobs for those that can run at once. "
+        "Without --cores a sweep is always submitted, so --slurm need not be given.",
     )
     parser.add_argument("words", nargs="+", metavar=WORDS)
-    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
-    here = "run them here, so many at a time"
-    parser.add_argument("--cores", type=execute.positive, help=here)
-    parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
-    execute.add_cluster_options(parser)
+    execute.add_options(parser)
     options = parser.parse_intermixed_args(arguments)
-    specs = specs_of(options.words)
-    if options.cores:
-        set_up_logging()
-        missing = [spec for spec in bases.runnable(specs) if spec.anew or not spec.done]
-        if options.dry_run:
-            print(*(spec.line for spec in missing), f"missing runs: {len(missing)}", sep="\n")
-            return 0
-        return local.run(missing, options.cores, options.minutes).status()
-    bases.runnable(specs, all_of_them=True)
-    named = ["sweep", *options.words]
-    if options.dry_run:
-        script = slurm.batch_script(specs, named, slurm.sweep_folder(specs), ROOT)
-        print(script, *(f"# {i}: {spec.line}" for i, spec in enumerate(specs)), sep="\n")
-        return 0
-    execute.submit(specs, options, named)
-    return 0
+    options.slurm = options.slurm or not options.cores
+    execute.check_options(options)
+    set_up_logging()
+    specs = bases.runnable(specs_of(options.words), all_of_them=options.slurm)
+    outcome = execute.make(specs, options, ["sweep", *options.words])
+    return outcome.status() if outcome else 0
 
 
 def show_status(arguments: Sequence[str]) -> int:
     """Print a line for each run of each sweep, and how many runs are in each state."""
-    parser = argparse.ArgumentParser("tape-exp status", description="The runs of a sweep.")
+    parser = ArgumentParser("tape-exp status", description="The runs of a sweep.")
     parser.add_argument("words", nargs="*", metavar="word", help="of one sweep; none: every sweep")
     parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
     options = parser.parse_intermixed_args(arguments)
@@ -76,7 +62,7 @@ def collect_runs(arguments: Sequence[str]) -> int:
     from tape_exp.experiments.collect import collect
     from tape_exp.paper.requests import specs_of
 
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         "tape-exp collect",
         description="Copy the records of finished runs to results/records. Nothing is trained.",
     )

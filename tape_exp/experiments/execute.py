@@ -9,6 +9,9 @@ from tape_exp.experiments.bases import locate_all
 from tape_exp.experiments.collect import collect
 from tape_exp.experiments.local import Outcome
 from tape_exp.experiments.run_spec import RunSpec
+from tape_exp.settings.errors import ConfigError
+
+CAP = 64  # jobs at once
 
 
 def positive(text: str) -> int:
@@ -20,20 +23,36 @@ def positive(text: str) -> int:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Where the runs of a command are made, and how many at a time."""
-    parser.add_argument("--cores", type=positive, help="runs at a time, one thread each")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done")
+    parser.add_argument("--cores", type=positive, help="runs at a time here, one thread each")
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     on_slurm = "submit the runs to SLURM, with slurm.<option of sbatch>=value; then give it again"
     parser.add_argument("--slurm", action="store_true", help=on_slurm)
-    add_cluster_options(parser)
-
-
-def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """What SLURM is asked for besides its own options."""
-    at_once = "jobs at once (default: %(default)s)"
-    parser.add_argument("--cap", type=positive, default=64, help=at_once)
-    parser.add_argument("--dirty", action="store_true", help="run the files as they are")
-    after = "wait for the ends of these jobs, whose ids are 41:42"
+    at_once = f"jobs of SLURM at once (default: {CAP})"
+    parser.add_argument("--cap", type=positive, help=at_once)
+    dirty = "let the jobs run the files as they are, not a copy of the last commit"
+    parser.add_argument("--dirty", action="store_true", help=dirty)
+    after = "let the jobs wait for the ends of these, whose ids are 41:42"
     parser.add_argument("--after", default="", metavar="ID", help=after)
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raise :class:`ConfigError` where a command says something of jobs and submits none, or of
+    runs here and submits them.
+    """
+    check_jobs(options)
+    if options.slurm and options.cores:
+        raise ConfigError("--cores runs here, and --slurm submits: leave one of them out.")
+    if options.slurm and options.minutes:
+        raise ConfigError("--minutes is for runs here: slurm.time=<minutes> is the time of a job.")
+
+
+def check_jobs(options: argparse.Namespace) -> None:
+    """Raise :class:`ConfigError` where a command says something of jobs and submits none."""
+    of_jobs = [word for word in options.words if word.startswith("slurm.")]
+    of_jobs += [f"--{name}" for name in ("cap", "dirty", "after") if getattr(options, name, None)]
+    if of_jobs and not options.slurm:
+        raise ConfigError(f"{of_jobs[0]} is for jobs of SLURM: add --slurm, or leave it out.")
 
 
 def execute(
@@ -51,23 +70,38 @@ def execute(
         into: the folder of records; None: that of each run's artifact.
 
     Returns:
-        How it ended; None where the runs were submitted, so that nothing has ended yet.
+        How it ended; None where nothing has ended yet: runs were submitted, or only shown.
     """
+    if options.dry_run:
+        return make(specs, options, command)
     anew = [spec for spec in specs if spec.anew]
     missing = collect([spec for spec in specs if not spec.anew], into)
     if options.slurm:
-        submit(specs, options, command)
+        make(specs, options, command)
         return None if missing or anew else Outcome()
     todo = [*missing, *anew]
     try:
-        return local.run(todo, options.cores, options.minutes)
+        return make(todo, options, command)
     finally:
         collect(todo, into)
 
 
-def submit(specs: Sequence[RunSpec], options: argparse.Namespace, command: Sequence[str]) -> None:
-    """Submit runs, bases first: the same runs have the same numbers whenever they are named."""
+def make(
+    specs: Sequence[RunSpec], options: argparse.Namespace, command: Sequence[str]
+) -> Outcome | None:
+    """Run those that are not done here, or submit them, or with ``--dry-run`` show what would run;
+    how it ended, None where nothing has.
+    """
     locate_all(specs)
-    by_level = sorted(specs, key=lambda spec: spec.level)
-    after = options.after.split(":") if options.after else []
-    slurm.submit(by_level, command, options.cap, after, options.dirty)
+    if options.slurm and specs:
+        # bases first: the same runs have the same numbers whenever they are named
+        by_level = sorted(specs, key=lambda spec: spec.level)
+        after = options.after.split(":") if options.after else []
+        submit = slurm.show_runs if options.dry_run else slurm.submit_runs
+        submit(by_level, command, options.cap or CAP, after, options.dirty)
+        return None
+    missing = [spec for spec in specs if spec.anew or not spec.done]
+    if options.dry_run:
+        print(*(spec.title for spec in missing), f"missing runs: {len(missing)}", sep="\n")
+        return None
+    return local.run(missing, options.cores, options.minutes)

@@ -1,8 +1,10 @@
 """The words that name runs, the same in every command: overrides with commas, as Hydra's sweeps.
 
-``model=rope,tape seed=0,1 task.optim.lr=0.001`` are four runs. ``seeds=`` is ``seed=``.
+``model=rope,tape seed=0,1 task.optim.lr=0.001`` are four runs. ``seeds=`` is ``seed=``, and of a
+key that is given twice the last word counts, as Hydra has it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 
@@ -11,9 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from tape_exp.experiments.bases import locate
+from tape_exp.experiments.bases import locate, with_bases
 from tape_exp.experiments.run_spec import RunSpec
-from tape_exp.results.query import RUNTIME_KEYS
+from tape_exp.runs.identity import NOT_COMPUTED, section_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import CONF
@@ -21,17 +23,41 @@ from tape_exp.settings.plugins import names_in
 
 
 def specs_of(words: Sequence[str]) -> list[RunSpec]:
-    """A run for each combination of the words' values.
+    """A run for each combination of the words' values, after the runs that they begin from.
 
     Raises:
         ConfigError: a word is wrong, or a run cannot start.
     """
-    specs = []
+    specs: dict[str, RunSpec] = {}
     for overrides in combinations(words):
-        spec = RunSpec(overrides, compose_config(overrides))
-        locate(spec)
-        specs.append(spec)
-    return specs
+        with_bases(specs, RunSpec(overrides, compose_config(overrides)))
+    for spec in specs.values():
+        if spec.needs is None or spec.needs.done:
+            locate(spec)
+    return sorted(specs.values(), key=lambda spec: spec.level)
+
+
+def run_words(words: Sequence[str]) -> list[str]:
+    """The words of a command that name runs, as Hydra has them: without those for sbatch
+    (``slurm.mem=8G``), ``seeds=`` as ``seed=``, and only the last word of each key.
+
+    Raises:
+        ConfigError: both ``seed=`` and ``seeds=`` are given.
+    """
+    given = [word for word in words if not word.startswith("slurm.")]
+    seed = [word for word in given if word.startswith("seed=")]
+    seeds = [word for word in given if word.startswith("seeds=")]
+    if seed and seeds:
+        raise ConfigError(f"{seed[0]} and {seeds[0]} are of one key: leave one of them out.")
+    last: dict[str, str] = {}
+    for word in given:
+        plain = f"seed={word[6:]}" if word.startswith("seeds=") else word
+        key = plain.partition("=")[0]
+        if re.match(r"\+(?!\+)", plain):  # a key that Hydra refuses to add twice
+            key = plain
+        last.pop(key, None)
+        last[key] = plain
+    return [*last.values()]
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
@@ -48,10 +74,9 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 
 def parsed(words: Sequence[str]) -> list[Override]:
     """The words as Hydra reads them."""
-    plain = [f"seed={word[6:]}" if word.startswith("seeds=") else word for word in words]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()  # knows what glob() can choose
-        return OverridesParser.create(loader).parse_overrides(plain)
+        return OverridesParser.create(loader).parse_overrides(list(words))
 
 
 def values_of(override: Override) -> list[str]:
@@ -72,7 +97,7 @@ def take(words: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, list[str]
 
 def scale_and_seeds(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
     """The values of ``scale=`` (default: smoke) and ``seed=`` (default: 0), and other words."""
-    values, others = take(words, ("scale", "seed", "seeds"))
+    values, others = take(words, ("scale", "seed"))
     scales = values.get("scale", ["smoke"])
     if len(scales) > 1:
         raise ConfigError(f"scale={','.join(scales)}: this command takes one scale.")
@@ -116,11 +141,6 @@ def check_words(what: str, settings: Mapping[str, Sequence[str]], further: Seque
         )
 
 
-def without_slurm(words: Sequence[str]) -> list[str]:
-    """The words that name runs, without those for sbatch."""
-    return [word for word in words if not word.startswith("slurm.")]
-
-
 def without_places(overrides: Sequence[str]) -> list[str]:
     """Those that say what a run computes, not where it is, in one order."""
-    return sorted(word for word in overrides if not word.lstrip("+~").startswith(RUNTIME_KEYS))
+    return sorted(word for word in overrides if section_of(word) not in NOT_COMPUTED)

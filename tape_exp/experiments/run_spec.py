@@ -63,7 +63,9 @@ class RunSpec:
     @property
     def done(self) -> bool:
         """Whether it need not run."""
-        return self.recorded or (self.folder is not None and (self.folder / "DONE").exists())
+        if self.recorded or self.folder is None:
+            return self.recorded
+        return all((self.folder / name).exists() for name in ("DONE", "record.json"))
 
 
 def write_specs(specs: Sequence[RunSpec], sweep: Path) -> None:

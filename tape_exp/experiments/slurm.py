@@ -10,16 +10,17 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from filelock import FileLock
 
 from tape_exp.experiments import cluster
 from tape_exp.experiments.run_spec import RunSpec, write_specs
-from tape_exp.experiments.snapshot import snapshot
+from tape_exp.experiments.snapshot import place_of, snapshot
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import INSTALLED, ROOT
@@ -30,7 +31,30 @@ DEFAULTS = {"time": "240", "cpus-per-task": "2", "signal": "USR1@120", "requeue"
 UNITS = {"time": "minutes", "cpus-per-task": "CPUs for each process"}
 
 
-def submit(
+@dataclass(frozen=True)
+class Array:
+    """An array of jobs that is to be submitted: the numbers of its runs, all of one level.
+
+    Args:
+        numbers: those of runs in the list of the sweep.
+        needed: ids of jobs in the queue that must have ended before it begins.
+        follows: whether the array before it must have ended too.
+    """
+
+    numbers: Sequence[int]
+    needed: Sequence[str]
+    follows: bool
+
+    def options(self, cap: int, before: str) -> list[str]:
+        """The options of sbatch, where ``before`` is the id of the array before it."""
+        options = [f"--array={','.join(map(str, self.numbers))}%{cap}"]
+        needed = [*self.needed, before] if self.follows else self.needed
+        if needed:
+            options.append(f"--dependency=afterany:{':'.join(needed)}")
+        return options
+
+
+def submit_runs(
     specs: Sequence[RunSpec],
     command: Sequence[str],
     cap: int = 64,
@@ -51,14 +75,20 @@ def submit(
         The ids of the arrays.
     """
     sweep = sweep_folder(specs)
-    code = ROOT if dirty else snapshot(sweep.parent / "code")
-    script = batch_script(specs, command, sweep, code)
-    sweep.mkdir(parents=True, exist_ok=True)
+    (sweep / "logs").mkdir(parents=True, exist_ok=True)
+    ids: list[str] = []
     with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
-        (sweep / "logs").mkdir(exist_ok=True)
-        write_specs(specs, sweep)
-        write_atomically(sweep / "script.sh", script)
-        ids = submit_levels(specs, sweep, cap, after)
+        queue = known_queue(sweep.name)
+        arrays = arrays_of(specs, queue, after)
+        print(counts(specs, queue, arrays))
+        if arrays:
+            code = ROOT if dirty else snapshot(sweep.parent / "code")
+            write_specs(specs, sweep)
+            write_atomically(sweep / "script.sh", batch_script(specs, command, sweep, code))
+        for array in arrays:
+            options = array.options(cap, ids[-1] if ids else "")
+            ids.append(sbatch([*options, str(sweep / "script.sh")]))
+            print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
     if ids:
         print_defaults(sbatch_options(specs, command))
         runs = sweep.parents[1]
@@ -68,6 +98,34 @@ def submit(
         print(f"Watch:  watch -n 30 {shlex.quote(status)}\nLogs:   {sweep}/logs")
         print("Cancel: scancel", *ids)
     return ids
+
+
+def show_runs(
+    specs: Sequence[RunSpec],
+    command: Sequence[str],
+    cap: int = 64,
+    after: Sequence[str] = (),
+    dirty: bool = False,
+) -> None:
+    """Print what :func:`submit_runs` would submit, in order: the script, which is one for all
+    arrays, and each array with its runs. Nothing is written.
+    """
+    sweep = sweep_folder(specs)
+    queue: dict[int, tuple[str, str]] = {}
+    unknown = ""
+    try:
+        queue = queued(sweep.name)
+    except ConfigError as error:
+        unknown = f" Without SLURM's queue: {error}"
+    arrays = arrays_of(specs, queue, after)
+    if arrays:
+        code = ROOT if dirty else place_of(sweep.parent / "code")
+        print(batch_script(specs, command, sweep, code))
+    for array in arrays:
+        print("# sbatch", *array.options(cap, "<the array above>"))
+        for number in array.numbers:
+            print(f"#   {number}: {specs[number].line}")
+    print(f"# {counts(specs, queue, arrays)}{unknown}")
 
 
 def print_defaults(options: dict[str, Any]) -> None:
@@ -86,35 +144,46 @@ def sweep_folder(specs: Sequence[RunSpec]) -> Path:
     return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def submit_levels(
-    specs: Sequence[RunSpec], sweep: Path, cap: int, after: Sequence[str] = ()
-) -> list[str]:
-    """Submit an array for each level of runs, and return the ids of the arrays.
+def known_queue(sweep: str) -> dict[int, tuple[str, str]]:
+    """The tasks of a sweep that are in the queue. Raises :class:`ConfigError` where that is not
+    known, since its runs may be there.
+    """
+    try:
+        return queued(sweep)
+    except ConfigError as error:
+        if which("squeue") is None:
+            remedy = "give the same command on the cluster, or run here with --cores=1."
+            raise ConfigError(f"{error} Nothing is submitted: {remedy}") from error
+        raise ConfigError(
+            f"{error} Nothing is submitted, since these runs may be in the queue: give the same "
+            "command when squeue answers."
+        ) from error
+
+
+def arrays_of(
+    specs: Sequence[RunSpec], queue: Mapping[int, tuple[str, str]], after: Sequence[str]
+) -> list[Array]:
+    """An array for each level of the runs that are neither done nor in the queue.
 
     An array begins when those of the lower levels have ended (``afterany``: one failed run must not
     cost the others, and a run whose base failed says so itself).
     """
-    try:
-        queue = queued(sweep.name)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error} Nothing is submitted, since these runs may be in the queue: give the same "
-            "command where and when squeue answers."
-        ) from error
     todo = [i for i, spec in enumerate(specs) if i not in queue and (spec.anew or not spec.done)]
-    done = len(specs) - len(todo) - len(queue)
-    print(f"{len(specs)} runs: {done} done, {len(queue)} in the queue, {len(todo)} to submit.")
-    ids: list[str] = []
+    arrays: list[Array] = []
     for level in sorted({specs[i].level for i in todo}):
         before = {array for i, (_, array) in queue.items() if specs[i].level < level}
-        tasks = ",".join(str(i) for i in todo if specs[i].level == level)
-        options = [f"--array={tasks}%{cap}"]
-        needed = [*after, *sorted(before), *ids[-1:]]
-        if needed:
-            options.append(f"--dependency=afterany:{':'.join(needed)}")
-        ids.append(sbatch([*options, str(sweep / "script.sh")]))
-        print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
-    return ids
+        numbers = [i for i in todo if specs[i].level == level]
+        arrays.append(Array(numbers, [*after, *sorted(before)], follows=bool(arrays)))
+    return arrays
+
+
+def counts(
+    specs: Sequence[RunSpec], queue: Mapping[int, tuple[str, str]], arrays: Sequence[Array]
+) -> str:
+    """How many runs are done, in the queue and to be submitted."""
+    todo = sum(len(array.numbers) for array in arrays)
+    done = len(specs) - todo - len(queue)
+    return f"{len(specs)} runs: {done} done, {len(queue)} in the queue, {todo} to submit."
 
 
 def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, Any]:
@@ -140,7 +209,9 @@ def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, 
     return {"nodes": str(nodes), "ntasks-per-node": str(per_node), **DEFAULTS, **options}
 
 
-def submit_workers(count: int, spec: RunSpec, command: Sequence[str], folder: Path) -> str:
+def submit_workers(
+    count: int, spec: RunSpec, command: Sequence[str], folder: Path, dirty: bool = False
+) -> str:
     """Submit an array of workers that all do ``tape-exp <command>``; the id of the array.
 
     Args:
@@ -148,12 +219,15 @@ def submit_workers(count: int, spec: RunSpec, command: Sequence[str], folder: Pa
         spec: a run like theirs, whose devices they take.
         command: ``["tune", "model=rope"]``, without ``--slurm``.
         folder: of the script, the list of the workers and their logs.
+        dirty: run the files that are there, and no copy of the last commit.
     """
+    require_sbatch()
     module, *words = command
+    code = ROOT if dirty else snapshot(sweep_folder([spec]).parent / "code")
     workers = [replace(spec, overrides=words) for _ in range(count)]
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     write_specs(workers, folder)
-    script = batch_script(workers, command, folder, ROOT, f"tape_exp.{module}")
+    script = batch_script(workers, command, folder, code, f"tape_exp.{module}")
     write_atomically(folder / "script.sh", script)
     job = sbatch([f"--array=0-{count - 1}", str(folder / "script.sh")])
     print(f"Submitted job {job}: {count} workers.\nLogs:   {folder}/logs\nCancel: scancel {job}")
@@ -174,6 +248,10 @@ def batch_script(
     train = ["-m", "tape_exp.training"] if INSTALLED else [str(code / "train.py")]
     if module:
         train = ["-m", module]
+        if not INSTALLED:  # -P: the folder in which the job runs may be another copy of the code
+            train = ["-P", *train]
+            path = shlex.quote(str(code))
+            setup = [*setup, f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"]
     head = ["#!/bin/bash", f"# {shlex.join(['tape-exp', *command])}", *lines, "", *setup]
     head += [f"sweep={shlex.quote(str(sweep))}", f"train=({shlex.join([sys.executable, *train])})"]
     body = [(ROOT / "launch" / name).read_text(encoding="utf-8") for name in ("job.sh", "array.sh")]
@@ -194,21 +272,32 @@ def queued(sweep: str) -> dict[int, tuple[str, str]]:
         ConfigError: there is no squeue, or it does not answer: the queue may hold anything.
     """
     command = ["squeue", "--me", "--noheader", "--array", f"--name=tape_exp-{sweep}"]
-    try:
-        rows = map(str.split, _run(*command, "--format=%K %T %F").splitlines())
-    except FileNotFoundError:
-        raise ConfigError("this machine has no squeue.") from None
+    rows = map(str.split, _run(*command, "--format=%K %T %F").splitlines())
     return {int(row[0]): (row[1], row[2]) for row in rows if len(row) == 3}
+
+
+def require_sbatch() -> None:
+    """Raise :class:`ConfigError` on a machine that cannot submit."""
+    if which("sbatch") is None:
+        raise ConfigError("this machine has no sbatch: give the same command on the cluster.")
 
 
 def sbatch(arguments: Sequence[str]) -> str:
     """Submit a job and return its id."""
+    require_sbatch()
     return _run("sbatch", "--parsable", *arguments).strip().splitlines()[-1].split(";")[0]
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+    """What a command of SLURM prints; what it says of a failure has lines of its own."""
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise ConfigError(f"this machine has no {command[0]}.") from None
     if done.returncode:
-        reason = " ".join(done.stderr.split()).rstrip(".") or "it gives no reason"
-        raise ConfigError(f"{command[0]} failed: {reason}.")
+        said = done.stderr.strip()
+        if not said:
+            raise ConfigError(f"{command[0]} failed and gives no reason.")
+        print(said, file=sys.stderr)
+        raise ConfigError(f"{command[0]} failed, as it says above.")
     return done.stdout

@@ -20,21 +20,27 @@ def snapshot(folder: Path) -> Path:
     Raises:
         ConfigError: the clone has changes that are not committed, or git cannot copy it.
     """
-    state = git_state()
-    if state["commit"] is None:
+    copy = place_of(folder)
+    if copy == ROOT:
         return ROOT
+    state = git_state()
     if state["dirty"]:
         raise ConfigError(
             f"{ROOT} has changes that are not committed, and jobs run a copy of the last commit: "
             "commit them, or add --dirty, with which each job runs the files that it finds."
         )
-    copy = folder / state["commit"][:10]
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock", timeout=LOCK_SECONDS):
         if not (copy / "train.py").exists():  # the last file that git writes
             _git("worktree", "prune")
             _git("worktree", "add", "--detach", "--force", str(copy), state["commit"])
     return copy
+
+
+def place_of(folder: Path) -> Path:
+    """Where the copy of today's commit is or will be."""
+    commit = git_state()["commit"]
+    return folder / commit[:10] if commit else ROOT
 
 
 def _git(*words: str) -> None:

@@ -1,4 +1,6 @@
-"""The paper's tables and figures: ``tape-exp paper list | run | render | compare | cost``."""
+"""The paper's tables and figures: ``tape-exp paper list | run | render | cost``, and
+``tape-exp compare``.
+"""
 
 import argparse
 import json
@@ -17,6 +19,7 @@ from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import one_of, warn
+from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
 log = logging.getLogger("tape_exp")
@@ -26,15 +29,19 @@ KEYS = "task= | model=a,b | scale= | seed=0,1 | key=value"
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
-    parser = argparse.ArgumentParser("tape-exp paper", description="The paper's results.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = ArgumentParser("tape-exp paper", description="The paper's results.")
+    shown = "list | run | render | cost"
+    commands = parser.add_subparsers(dest="command", required=True, metavar=shown)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser("run", help="run what is missing, then render")
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seed=0,1 | key=value")
     only = "the runs of --dry-run whose name fits a pattern, such as '* 12 digits'"
     run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
-    run.add_argument("--dry-run", action="store_true", help="list the missing runs")
-    side = commands.add_parser("compare", help="a table and figures of any models on any task")
+    side = commands.add_parser(
+        "compare",
+        prog="tape-exp compare",  # a command of its own
+        description="A table and figures of any models on any task: runs what has no record yet.",
+    )
     side.add_argument("words", nargs="+", metavar=KEYS)
     named = "of its files (default: compare_<task>, of a second one compare_<task>_2)"
     side.add_argument("--name", default="", help=named)
@@ -49,13 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw.add_argument("--formats", default="", help=kinds)
     commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale")
     given = as_flags(sys.argv[1:] if arguments is None else arguments, ["metrics"])
-    options, further = parser.parse_known_args(given)  # argparse allows no words after options
-    if wrong := [w for w in further if w.startswith("-") or not hasattr(options, "words")]:
-        parser.error(f"unrecognized arguments: {' '.join(wrong)}")
-    if further:
-        options.words += further
+    if not given or given[0] not in commands.choices:
+        parser.parse_args(given)  # prints the help, or raises
+    name, *words = given
+    options = commands.choices[name].parse_intermixed_args(words)
     set_up_logging()
-    return COMMANDS[options.command](options)
+    return COMMANDS[name](options)
 
 
 def list_artifacts(options: argparse.Namespace) -> int:
@@ -76,13 +82,10 @@ def run_artifacts(options: argparse.Namespace) -> int:
     from tape_exp.experiments import bases, execute, grid
     from tape_exp.paper import requests, runs
 
-    words = grid.without_slurm(options.words)
+    execute.check_options(options)
+    words = grid.run_words(options.words)
     asked = requests.requested(words)
     specs = runs.specs_of(*asked, only=options.only, recorded=options.slurm)
-    if options.dry_run:
-        missing = [spec.title for spec in specs if not spec.recorded]
-        print(*missing, f"missing runs: {len(missing)}", sep="\n")
-        return 0
     able = bases.runnable(specs, all_of_them=True)
     outcome = execute.execute(able, options, ["paper", "run", *options.words])
     if outcome is None:
@@ -96,7 +99,8 @@ def compare_models(options: argparse.Namespace) -> int:
     from tape_exp.experiments import bases, execute, grid
     from tape_exp.paper import compare, runs
 
-    words = grid.without_slurm(options.words)
+    execute.check_options(options)
+    words = grid.run_words(options.words)
     metrics = [*filter(None, options.metrics.split(","))]
     artifact, scale, seeds = compare.requested(words, options.name, metrics)
     chosen = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
@@ -108,9 +112,9 @@ def compare_models(options: argparse.Namespace) -> int:
     compare.check_columns(view)
     known = view.every_run
     specs = runs.specs_of([artifact], scale, seeds, records=known, recorded=options.slurm)
-    if not all(spec.recorded for spec in specs):
+    if options.dry_run or not all(spec.recorded for spec in specs):
         able = bases.runnable(specs, all_of_them=True)
-        command = ["paper", "compare", *options.words]
+        command = ["compare", *options.words]
         outcome = execute.execute(able, options, command, into / "records")
         if outcome is None:
             return 0

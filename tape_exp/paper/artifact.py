@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.errors import ConfigError, choose, did_you_mean
 from tape_exp.settings.plugins import names_in, yaml_of
 
 DEFAULT = {"smoke": None, "small": "a GPU", "paper": "a GPU"}
@@ -125,15 +125,13 @@ class Artifact:
     def run_command(self, scale: str) -> str:
         """The command that measures what is missing at a scale."""
         trainer = f" trainer={self.trainer}" if scale == "paper" else ""
-        return self.command or f"tape-exp paper run {self.name} scale={scale} seeds=0,1,2{trainer}"
+        return self.command or f"tape-exp paper run {self.name} scale={scale} seed=0,1,2{trainer}"
 
 
 def load(name: str) -> Artifact:
     """The artifact of that name. Raises :class:`ConfigError` with the nearest known name."""
     if name not in names():
-        raise ConfigError(
-            f"artifact {name}{did_you_mean(name, names())} Known: {', '.join(names())}."
-        )
+        raise ConfigError(choose(f"artifact {name}", name, names(), "tape-exp paper list"))
     path = yaml_of("paper", name)
     assert path is not None  # it is a name
     try:

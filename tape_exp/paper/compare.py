@@ -1,4 +1,4 @@
-"""A table and figures of any models on any task: ``tape-exp paper compare task=… model=…,…``."""
+"""A table and figures of any models on any task: ``tape-exp compare task=… model=…,…``."""
 
 import shlex
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def requested(
         columns=columns,
         caption=f"Task {task} at scale {{scale}}{keys}; {measured}.",
         figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
-        command=f"tape-exp paper compare {shlex.join([*words, *options])}",
+        command=f"tape-exp compare {shlex.join([*words, *options])}",
         scales={scale: None},
     )
     return artifact, scale, seeds

@@ -14,7 +14,7 @@ def specs_of(words: Sequence[str]) -> list[RunSpec]:
     """The runs of overrides with commas, or of artifacts, as ``tape-exp paper run`` takes them;
     those that begin from others come later. Words for sbatch, ``slurm.mem=8G``, are left out.
     """
-    words = grid.without_slurm(words)
+    words = grid.run_words(words)
     if not any(word.isidentifier() for word in words):
         return grid.specs_of(words)
     specs = runs.specs_of(*requested(words), recorded=True)
@@ -28,15 +28,20 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
     if wrong := [w for w in extra if w.startswith(("task=", "model=", "peft=", "debug"))]:
         raise ConfigError(
             f"{wrong[0]}: an artifact names its tasks and models itself, and shortened runs have "
-            "no record. `tape-exp paper compare` makes a table of any models on any task."
+            "no record. `tape-exp compare` makes a table of any models on any task."
         )
     if not (chosen := [word for word in words if "=" not in word]):
-        raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
+        raise ConfigError("name an artifact to run, or all: `tape-exp paper list` lists them.")
     every = [load(name) for name in (names() if chosen == ["all"] else chosen)]
     artifacts = [artifact for artifact in every if artifact.rows and scale in artifact.scales]
     if chosen != ["all"] and (without := [a for a in every if a not in artifacts]):
-        command = without[0].run_command(next(iter(without[0].scales)))
-        raise ConfigError(
-            f"{without[0].name} has no runs at scale={scale}; `{command}` measures it."
-        )
+        raise ConfigError(no_runs(without[0], scale))
     return artifacts, scale, seeds, extra
+
+
+def no_runs(artifact: Artifact, scale: str) -> str:
+    """Why an artifact has no runs at a scale, and what to give instead, as a sentence."""
+    if not artifact.rows:
+        return f"{artifact.name} has no runs of models: `{artifact.command}` measures it."
+    scales = " or ".join(f"scale={known}" for known in artifact.scales)
+    return f"{artifact.name} has no runs at scale={scale}: give {scales}."

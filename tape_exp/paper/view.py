@@ -100,8 +100,8 @@ class View:
     def _rows_of(self, block: Mapping[str, Any]) -> list[Row]:
         """The rows of one product, the last dimension varying first.
 
-        Of ``{"size": {"5 digits": ["scale=digits5"]}, "model": ["rope", "tape"]}`` there are two, the
-        first with the labels ``{"size": "5 digits", "model": "rope"}`` and the overrides
+        Of ``{"size": {"5 digits": ["scale=digits5"]}, "model": ["rope", "tape"]}`` there are two,
+        the first with the labels ``{"size": "5 digits", "model": "rope"}`` and the overrides
         ``["scale=digits5", "model=rope"]``.
         """
         values = self.artifact.values.get(self.scale, {})

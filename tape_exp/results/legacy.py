@@ -7,9 +7,11 @@ default then; a key that it lacks is newer than it.
 from collections.abc import Mapping
 from typing import Any
 
-from tape_exp.results.query import RUNTIME_KEYS, fits, where
+from tape_exp.results.query import fits, where
 from tape_exp.results.record import Record
-from tape_exp.runs.identity import flat
+from tape_exp.runs.identity import NOT_COMPUTED, flat, section_of
+
+WHOSE = ("seed", *NOT_COMPUTED)  # keys in which runs of one experiment may differ
 
 
 def is_of(record: Record, asked: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
@@ -37,7 +39,7 @@ def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
     for key in where(record.overrides):
         if key in ("scale", "seed") or key in asked:
             continue
-        if not key.startswith(RUNTIME_KEYS) or key == "trainer.precision":
+        if section_of(key) not in NOT_COMPUTED or key == "trainer.precision":
             return True
     return False
 
@@ -51,7 +53,7 @@ def is_same(record: Record, other: Record) -> bool:
     config = flat(record.config)
     other_config = flat(other.config)
     for key in config.keys() & other_config.keys():
-        if not key.startswith(("seed", *RUNTIME_KEYS)) and config[key] != other_config[key]:
+        if section_of(key) not in WHOSE and config[key] != other_config[key]:
             return False
     return True
 
@@ -61,6 +63,6 @@ def asks_for_newer_keys(record: Record, old: Record) -> bool:
     if record.is_legacy or not old.is_legacy:
         return False
     for key in where(record.overrides):
-        if key not in old.settings and not key.startswith(("seed", *RUNTIME_KEYS)):
+        if key not in old.settings and section_of(key) not in WHOSE:
             return True
     return False

@@ -1,17 +1,14 @@
 """Which records have the values that overrides ask for."""
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
-from tape_exp.runs.identity import FOLDERS, flat
-
-# Keys that say where a run is and how it is made, not what it computes.
-RUNTIME_KEYS = ("hydra", "trainer", "logger", "runs", "rerun", "cache")
+from tape_exp.runs.identity import FOLDERS, NOT_COMPUTED, flat, section_of
 
 
 def where(words: Iterable[str]) -> dict[str, Any]:
@@ -24,7 +21,7 @@ def where(words: Iterable[str]) -> dict[str, Any]:
     asked: dict[str, Any] = {}
     for word in words:
         key, _, text = word.lstrip("+").partition("=")
-        asked |= flat(parsed_value(text), key)
+        asked |= flat(value_of(text), key)
     for key, value in asked.items():
         if key.endswith(FOLDERS) and isinstance(value, str):
             asked[key] = Path(value).name
@@ -32,18 +29,17 @@ def where(words: Iterable[str]) -> dict[str, Any]:
 
 
 @cache
-def parsed_value(text: str) -> Any:
-    """Parse the value of an override.
+def value_of(text: str) -> Any:
+    """Parse the value of an override, as Hydra reads it; what it cannot read is text.
 
-    >>> parsed_value("1e-3"), parsed_value("64"), parsed_value("null")  # YAML takes 1e-3 for a word
+    >>> value_of("1e-3"), value_of("64"), value_of("null")
     (0.001, 64, None)
     """
-    if text.startswith("{"):
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-
-        return OverridesParser.create().parse_override(f"key={text}").value()
-    is_float = re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", text)
-    return float(text) if is_float else yaml.safe_load(text)
+    try:
+        override = OverridesParser.create().parse_override(f"key={text}")
+        return text if override.is_sweep_override() else override.value()
+    except HydraException:
+        return text
 
 
 def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
@@ -59,6 +55,6 @@ def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
         if key in keys:
             if keys[key] != value:
                 return False
-        elif not key.startswith((*RUNTIME_KEYS, "scale.")):
+        elif section_of(key) not in (*NOT_COMPUTED, "scale"):
             return False
     return True

@@ -16,7 +16,7 @@ Z_95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
 def is_result(metric: str) -> bool:
-    """Whether a metric is a result, which logs, cards and ``paper compare`` show: no standard
+    """Whether a metric is a result, which logs, cards and ``compare`` show: no standard
     error, no end of an interval, and no diagnostic, which only explains one.
     """
     diagnostics = ("address", "causal", "failures", "forced", "state")

@@ -1,5 +1,6 @@
 """Which run a config stands for: the part of it that decides what is computed."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.settings.redact import redact, redact_tree
 
 FOLDERS = ("path", "checkpoint", "init_from")  # last parts of keys that may name one
+# Keys of where a run is and what reports it, and with those of how it is made.
+PLACES = ("hydra", "logger", "runs", "rerun", "cache")
+NOT_COMPUTED = (*PLACES, "trainer")
 
 
 def variant(config: Mapping[Any, Any]) -> str:
@@ -53,6 +57,11 @@ def without_folders(node: Any) -> Any:
     return inner | {key: Path(node[key]).name for key in paths}
 
 
+def section_of(word: str) -> str:
+    """The first part of a key or an override: ``trainer`` of ``++trainer.devices=2``."""
+    return re.split(r"[=.@/]", word.lstrip("+~"), maxsplit=1)[0]
+
+
 def flat(node: Any, path: str = "") -> dict[str, Any]:
     """A nested mapping as one of dotted keys: ``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
     if not isinstance(node, dict) or not node:
@@ -74,7 +83,7 @@ def recorded_overrides(overrides: Iterable[str]) -> list[str]:
     for word in overrides:
         key, equals, value = word.partition("=")
         bare = key.lstrip("+~")
-        if bare.partition(".")[0] in ("hydra", "logger", "runs", "rerun", "cache"):
+        if section_of(bare) in PLACES:
             continue
         if bare.endswith(FOLDERS):
             value = value.rstrip("/'\"").rpartition("/")[2]

@@ -30,7 +30,7 @@ from yaml import YAMLError
 
 from tape_exp.settings import folders
 from tape_exp.settings.construct import validate
-from tape_exp.settings.errors import ConfigError, choose, did_you_mean, one_of
+from tape_exp.settings.errors import CHOICES, ConfigError, choose, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
 from tape_exp.settings.schema import (
     GROUPS,
@@ -293,7 +293,7 @@ def _entry(entry: Any, key: str) -> dict[str, Any]:
     keys: Any = OmegaConf.create({"name": entry} if isinstance(entry, str) else entry)
     if "_target_" not in keys:
         name = keys.get("name")
-        one_of(key, name, names_in("model"))
+        one_of(key, name, names_in("model"), CHOICES)
         defaults: Any = OmegaConf.to_container(_choose((f"model={name}",)).model)
         keys = OmegaConf.merge(defaults, keys)
         if "layers" in keys:
@@ -356,7 +356,7 @@ def _unknown_choice(group: str, choice: str, options: Iterable[str] | None) -> s
     if group.startswith("scale/"):
         task = group.removeprefix("scale/")
         word = f"scale={choice} for task={task}"
-    return choose(word, choice, list(options or names_in(group)))
+    return choose(word, choice, list(options or names_in(group)), CHOICES)
 
 
 def _several_values(key: str, values: str) -> str:

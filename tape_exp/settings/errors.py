@@ -3,8 +3,11 @@
 import difflib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
+
+FEW = 12  # choices that a sentence lists
+CHOICES = "tape-exp train --help"  # lists those of every group of conf/
 
 
 class ConfigError(ValueError):
@@ -14,26 +17,30 @@ class ConfigError(ValueError):
         super().__init__(" ".join(str(sentence).split("\n")))
 
 
-def one_of(key: str, value: object, choices: Iterable[str | None]) -> None:
-    """Raise a :class:`ConfigError` unless ``value`` is one of ``choices``."""
-    known = list(choices)
-    if value not in known:
-        raise ConfigError(choose(f"{key}={value}", value, list(map(str, known))))
-
-
-def choose(what: str, word: object, choices: Iterable[str]) -> str:
-    """Say that ``what`` is not known, since ``word`` is none of the choices.
-
-    >>> choose("model=tpae", "tpae", ["rope", "tape"])
-    "model=tpae is not known. Did you mean 'tape'? Choose one of: rope, tape."
+def one_of(key: str, value: object, choices: Iterable[str | None], lister: str = "") -> None:
+    """Raise a :class:`ConfigError` unless ``value`` is one of ``choices``, which are those of
+    :func:`choose`.
     """
+    if value not in (choices := list(choices)):
+        raise ConfigError(choose(f"{key}={value}", value, list(map(str, choices)), lister))
+
+
+def choose(what: str, word: object, choices: Sequence[str], lister: str = "") -> str:
+    """A sentence: ``what`` is not known, since ``word`` is none of the choices. Where these are
+    many and a command lists them (``lister``), only the nearest ones are named.
+    """
+    if lister and len(choices) > FEW:
+        return f"{what}{did_you_mean(word, choices, most=3)} `{lister}` lists all."
     return f"{what}{did_you_mean(word, choices)} Choose one of: {', '.join(choices)}."
 
 
-def did_you_mean(word: object, candidates: Iterable[str]) -> str:
-    """Say `` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
-    near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.6)
-    return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")
+def did_you_mean(word: object, candidates: Iterable[str], most: int = 1) -> str:
+    """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near; with
+    ``most`` it names up to so many, ``'tape', 'tape_i2' or 'tape_i8'``.
+    """
+    near = difflib.get_close_matches(str(word), list(candidates), n=most, cutoff=0.6)
+    named = " or ".join(f"'{one}'" for one in near).replace(" or ", ", ", max(len(near) - 2, 0))
+    return " is not known." + (f" Did you mean {named}?" if near else "")
 
 
 def warn(sentence: str) -> None:

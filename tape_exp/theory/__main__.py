@@ -5,7 +5,6 @@ Prints the report; with ``--record`` it stays in ``results/theory.json``, from w
 ``theory`` and ``theory_propositions`` are made.
 """
 
-import argparse
 import json
 import sys
 import time
@@ -22,6 +21,7 @@ from tape_exp.paper.special import theory
 from tape_exp.runs.record import environment_info
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
+from tape_exp.settings.parser import ArgumentParser
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
 
@@ -39,7 +39,7 @@ LENGTHS = tuple(2**n for n in range(1, 13))
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; write and draw where that is asked for."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tape-exp theory",
         description="Run and measure theorem 1 and both propositions of the TAPE paper; takes half "
         "a minute on a core.",

@@ -10,6 +10,7 @@ import warnings
 from importlib.util import find_spec
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -19,6 +20,7 @@ from tape_exp.settings.compose import complete, spell_out
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.origin import describe
+from tape_exp.settings.parser import unknown
 from tape_exp.settings.redact import redact
 
 LAUNCHERS = ("submitit", "joblib", "ray")  # of Hydra's, each with an error of its own for a worker
@@ -37,6 +39,10 @@ def main() -> int:
     leave_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the command prints the sentence
     sys.argv[1:] = spell_out(sys.argv[1:])
+    parser = get_args_parser()
+    _, wrong = parser.parse_known_args()
+    if wrong:
+        raise ConfigError(unknown(wrong[0], "tape-exp train", parser))
     # conf/hydra/launcher/ray.yaml has the name of the plugin's own, whose keys it sets.
     warnings.filterwarnings("ignore", "\n'hydra/launcher/ray' is validated", UserWarning)
     try:
@@ -46,6 +52,8 @@ def main() -> int:
     except Exception as error:
         if "Unknown plugin class" in str(error):
             raise ConfigError(NO_RAY) from None
+        if str(error).startswith("Only one of --run"):
+            raise ConfigError(f"{error}.") from None
         if type(error).__module__.partition(".")[0] not in LAUNCHERS:
             raise
         print(f"error: a worker has no result: {redact(describe(error))}", file=sys.stderr)

@@ -5,9 +5,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tape_exp.experiments.execute import check_jobs, positive
 from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.settings.commands import command
+from tape_exp.settings.parser import ArgumentParser
 
 if TYPE_CHECKING:
     from tape_exp.tune.search import Search
@@ -19,6 +21,7 @@ FLAGS = ("space", "trials", "metric", "pruner")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search and print the result; status 1 where trials failed, 85 where there was no time."""
     options = options_of(sys.argv[1:] if arguments is None else arguments)
+    check_jobs(options)
     from tape_exp.tune.search import search_from
     from tape_exp.tune.trials import Trials, work
 
@@ -42,12 +45,14 @@ def submit(search: "Search", options: argparse.Namespace) -> None:
     chosen = [f"--{name}={value}" for name, value in flags.items() if value]
     config = search.config(search.models[0], {}, search.seeds[0])
     command = ["tune", *options.words, *chosen]
-    slurm.submit_workers(options.slurm, RunSpec([], config), command, search.folder / "workers")
+    spec = RunSpec([], config)
+    folder = search.folder / "workers"
+    slurm.submit_workers(options.slurm, spec, command, folder, options.dirty)
 
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     """What the words of the command say."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="tape-exp tune",
         description="Search keys of the config with Optuna, on validation only, with equally many "
         "trials for each model. The same command resumes after a kill, and run several times at "
@@ -65,7 +70,9 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pruner", default="median", help=pruner)
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     workers = "submit so many workers to SLURM, with slurm.<option of sbatch>=value"
-    parser.add_argument("--slurm", type=int, metavar="WORKERS", help=workers)
+    parser.add_argument("--slurm", type=positive, metavar="WORKERS", help=workers)
+    dirty = "let the workers run the files as they are, not a copy of the last commit"
+    parser.add_argument("--dirty", action="store_true", help=dirty)
     return parser.parse_intermixed_args(as_flags(arguments, FLAGS))
 
 

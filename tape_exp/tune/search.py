@@ -27,17 +27,17 @@ from optuna.distributions import (
 
 from tape_exp.experiments.grid import (
     check_words,
+    run_words,
     scale_and_seeds,
     take,
     without_places,
-    without_slurm,
 )
 from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import names_in, yaml_of
 from tape_exp.training.from_config import blank_parts
@@ -138,7 +138,7 @@ def search_from(options: argparse.Namespace) -> Search:
     Raises:
         ConfigError: a word is wrong.
     """
-    scale, seeds, others = scale_and_seeds(without_slurm(options.words))
+    scale, seeds, others = scale_and_seeds(run_words(options.words))
     choices, words = take(others, ("model", "task"))
     known = names_in("model")
     by_name = [word for word in words if word in known]
@@ -146,7 +146,7 @@ def search_from(options: argparse.Namespace) -> Search:
     models = list(dict.fromkeys([*by_name, *choices.get("model", [])]))
     check_words("search", {**choices, "model": models}, keys)
     for model in models:
-        one_of("model", model, known)
+        one_of("model", model, known, CHOICES)
     one_of("--pruner", options.pruner, ("median", "none"))
     if not options.metric.startswith("val/"):
         raise ConfigError(f"--metric={options.metric} must be of validation, as val/loss is.")

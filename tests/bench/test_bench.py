@@ -108,11 +108,11 @@ def test_a_real_bench_resumes_and_adds_a_model(tmp_path, capsys, monkeypatch):
     words = ["tasks=copy", "rates=0.003", *TINY, f"runs={tmp_path}/runs"]
     words += ["--out", str(tmp_path / "bench")]
     monkeypatch.setattr(local, "start", train_here)
-    assert main(["rope", "seeds=0,1", *words]) == 0
+    assert main(["rope", "seed=0,1", *words]) == 0
     assert len(read_records(tmp_path / "bench" / "records")) == 2
     with monkeypatch.context() as patch:
         patch.setattr(local, "start", None)  # nothing may run again
-        assert main(["rope", "seeds=0,1", *words]) == 0
+        assert main(["rope", "seed=0,1", *words]) == 0
     capsys.readouterr()
     assert main(["nope", *words]) == 0
     printed = capsys.readouterr().out

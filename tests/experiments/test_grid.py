@@ -13,6 +13,7 @@ from tape_exp.results.record import Record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 from tests.conftest import finish
 
 
@@ -28,9 +29,36 @@ def test_commas_ranges_and_globs_are_hydras():
     ]
 
 
-def test_words_of_slurm_are_not_the_runs():
-    jobs = specs_of(["model=rope", "slurm.partition=gpu", "seed=0,1"])
-    assert [job.overrides for job in jobs] == [["model=rope", "seed=0"], ["model=rope", "seed=1"]]
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        (
+            ["model=rope", "slurm.partition=gpu", "seed=0,1"],
+            ["model=rope seed=0", "model=rope seed=1"],
+        ),
+        (["model=rope,nope", "seeds=4", "model=tape"], ["seed=4 model=tape"]),
+        (["seed=0,1", "runs=a", "model=tape", "seed=2", "runs=b"], ["model=tape seed=2 runs=b"]),
+    ],
+)
+def test_the_last_word_of_a_key_counts_and_those_for_sbatch_name_no_run(words, runs):
+    assert [job.line for job in specs_of(words)] == runs
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("model=rope seed=0,1 seeds=5", "seed=0,1 and seeds=5 are of one key: leave one of them"),
+        ("model=ropee", "Did you mean 'rope', 'rerope' or 'p_rope'? `tape-exp train --help` lists"),
+        ("fig_adition", "Did you mean 'fig_addition', 'fig_addition_20' or 'fig_addition_yarn'? "),
+        ("fig_addition scale=digits5", "no runs at scale=digits5: give scale=smoke or scale="),
+        ("fig_address", "fig_address has no runs at scale=smoke: give scale=ladder."),
+        ("theory", "theory has no runs of models: `tape-exp theory --record` measures it."),
+    ],
+)
+def test_words_that_name_no_runs(words, told):
+    with pytest.raises(ConfigError) as error:
+        specs_of(words.split())
+    assert told in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +81,7 @@ def test_each_combination_is_one_run(words, runs):
 @pytest.mark.slow
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
     monkeypatch.setattr(room, "read_records", list)
-    jobs = specs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
+    jobs = specs_of(["tab_shift", "seed=4", f"runs={tmp_path}"])
     models = load("tab_shift").rows["model"]
     assert [job.level for job in jobs] == [0] * len(models) + [1] * len(models)
     assert {(job.config.task.name, job.config.model.name) for job in jobs[: len(models)]} == {
@@ -68,21 +96,21 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
     directory.open({})
     (directory.checkpoints / "step00000008.ckpt").touch()
     finish(directory)
-    later = specs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
+    later = specs_of(["tab_shift", "seed=4", f"runs={tmp_path}"])
     (started,) = [job for job in later if job.level and job.folder]
     assert started.config.model == base.config.model
 
 
 @pytest.mark.slow
 def test_recorded_runs_of_an_artifact_are_done():
-    jobs = specs_of(["fig_addition", "scale=smoke", "seeds=0"])
+    jobs = specs_of(["fig_addition", "scale=smoke", "seed=0"])
     assert len(jobs) == len(load("fig_addition").rows["model"])
     assert all(job.done for job in jobs)
 
 
 @pytest.mark.slow
 def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, tmp_path):
-    words = ["tab_shift", "seeds=5,4", f"runs={tmp_path}"]
+    words = ["tab_shift", "seed=5,4", f"runs={tmp_path}"]
     monkeypatch.setattr(room, "read_records", list)
     jobs = specs_of(words)
     assert not any(job.recorded for job in jobs)

@@ -1,5 +1,6 @@
 """launch/: every file is a script that a shell and shellcheck accept, and names what exists."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tape_exp.__main__ import COMMANDS
-from tape_exp.experiments import cluster, submit
+from tape_exp.experiments import cluster, submit_file
 from tape_exp.experiments.__main__ import main
 from tape_exp.settings.folders import ROOT
 
@@ -47,6 +48,33 @@ def test_the_readme_names_each_file_and_commands_that_exist():
         assert {*re.findall(r"tape-exp (\w+)", text)} <= {*COMMANDS, "sets"}
         for path in re.findall(r"launch/[\w/-]+\.(?:sbatch|sh)\b", text):
             assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(
+    ("exits", "status"),
+    [
+        ({}, 0),
+        ({"pytest": 1}, 1),
+        ({"benchmarks.speed": 3}, 3),
+        ({"benchmarks.data": 124}, 0),
+        ({"pytest": 124}, 124),
+    ],
+)
+def test_a_check_of_the_gpu_fails_where_a_stage_does(exits, status, tmp_path):
+    """Of four stages, whose python only ends with a status; 124 is that of a time that is over."""
+    python = tmp_path / "python"
+    cases = "".join(f"*{module}*) exit {number};;\n" for module, number in exits.items())
+    python.write_text(f'#!/bin/bash\necho "$*"\ncase "$*" in\n{cases}esac\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["bash", LAUNCH / "gpu-check.sbatch"],
+        cwd=tmp_path,
+        env={**os.environ, "GPU_PYTHON": str(python), "TAPE_EXP_SETUP": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "-m benchmarks.data" in done.stdout, "a stage that failed has cost another"
 
 
 def words_of(file: Path) -> list[str]:
@@ -99,7 +127,7 @@ def test_submit_fills_in_what_neither_command_nor_file_says(sbatch, capsys):
     """The file has its own time; the command line names another partition."""
     (sbatch / "cluster.yaml").write_text((LAUNCH / "cluster.example.yaml").read_text())
     file = str(LAUNCH / "gpu-check.sbatch")
-    assert submit.main(["--partition=a100", file, "check"]) == 0
+    assert submit_file.main(["--partition=a100", file, "check"]) == 0
     arguments = (sbatch / "arguments").read_text().splitlines()
     assert arguments == [
         "--parsable",
@@ -117,11 +145,11 @@ def test_submit_fills_in_what_neither_command_nor_file_says(sbatch, capsys):
 
 
 def test_submit_needs_a_file(sbatch, capsys):
-    assert submit.main(["--time=5", "nowhere.sbatch"]) == 2
+    assert submit_file.main(["--time=5", "nowhere.sbatch"]) == 2
     assert "nowhere.sbatch is no file to submit" in capsys.readouterr().err
 
 
 def test_settings_that_are_no_mapping_are_refused(sbatch, capsys):
     (sbatch / "cluster.yaml").write_text("- partition")
-    assert submit.main([str(LAUNCH / "run.sbatch")]) == 2
+    assert submit_file.main([str(LAUNCH / "run.sbatch")]) == 2
     assert "cluster.yaml must hold <option>: <value>" in capsys.readouterr().err

@@ -130,7 +130,7 @@ def test_the_time_to_go_needs_two_reports(grid):
 @pytest.mark.slow
 def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(room, "read_records", list)
-    words = ["fig_dp_layers", "seeds=5", f"runs={tmp_path}"]
+    words = ["fig_dp_layers", "seed=5", f"runs={tmp_path}"]
     assert main(["sweep", "--dirty", *words]) == 0
     base, started = specs_of(words)
     assert main(["status", "--runs", str(tmp_path)]) == 0

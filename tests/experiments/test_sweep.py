@@ -119,14 +119,14 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
     """Tasks 0 and 1 are the bases of 2 and 3."""
     monkeypatch.setattr("tape_exp.paper.runs.read_records", list)
     (slurm / "squeue.says").write_text(queue)
-    assert main(["sweep", "fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
+    assert main(["sweep", "fig_dp_layers", f"runs={slurm}/runs", "seed=5,6", "--cap", "16"]) == 0
     script = only_sweep(slurm / "runs") / "script.sh"
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
 
 
 def test_a_sweep_begins_after_other_jobs(slurm, monkeypatch):
     monkeypatch.setattr("tape_exp.paper.runs.read_records", list)
-    words = ["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]
+    words = ["fig_dp_layers", f"runs={slurm}/runs", "seed=5,6", "--cap", "16"]
     assert main(["sweep", *words, "--after", "7:8"]) == 0
     first, second = calls(slurm, "sbatch")
     assert "--dependency=afterany:7:8 " in first
@@ -166,8 +166,49 @@ def test_dry_run_prints_the_script_and_writes_nothing(slurm, capsys):
         assert f"#SBATCH --{flag}\n" in script
     assert "model=rope seed=1 trainer=ddp" in script
     assert not (slurm / "runs").exists()
-    assert not (slurm / "calls.txt").exists(), "it may be used where there is no SLURM"
+    assert calls(slurm, "sbatch") == []
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+def test_dry_run_shows_what_would_be_submitted_in_order(slurm, capsys):
+    """Bases first, and nothing that is done or in the queue; also where there is no SLURM."""
+    words = ["task=patterns", "checkpoint=c4", "model=rope,tape,nope", f"runs={slurm}/runs"]
+    jobs = specs_of(words)
+    assert [job.config.task.name for job in jobs] == ["c4"] * 3 + ["patterns"] * 3
+    base = RunDirectory(jobs[0].config)
+    base.open({})
+    (base.checkpoints / "step00000008.ckpt").touch()
+    finish(base)
+    (slurm / "squeue.says").write_text("1 RUNNING 40\n")
+    assert main(["sweep", "--dry-run", *words]) == 0
+    shown = capsys.readouterr().out.rpartition('"${words[@]}"\n')[2].splitlines()
+    assert shown == [
+        "",
+        "# sbatch --array=2%64",
+        f"#   2: {jobs[2].line}",
+        "# sbatch --array=3,4,5%64 --dependency=afterany:40:<the array above>",
+        *(f"#   {i}: {jobs[i].line}" for i in (3, 4, 5)),
+        "# 6 runs: 1 done, 1 in the queue, 4 to submit.",
+    ]
+    (slurm / "squeue.fails").write_text("1")
+    assert main(["sweep", "--dry-run", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "1 done, 0 in the queue, 5 to submit. Without SLURM's queue: squeue failed" in shown
+
+
+def test_where_nothing_is_to_be_submitted_no_code_is_copied(slurm, monkeypatch, capsys):
+    monkeypatch.setattr(room, "snapshot", None)
+    words = ["model=rope", "seed=0", f"runs={slurm}/runs"]
+    finish(RunDirectory(specs_of(words)[0].config))
+    assert main(["sweep", *words]) == 0
+    assert "1 runs: 1 done, 0 in the queue, 0 to submit." in capsys.readouterr().out
+
+
+def test_what_sbatch_says_has_lines_of_its_own(slurm, capsys):
+    said = "sbatch: error: invalid partition: h100\nsbatch: error: Batch job submission failed"
+    (slurm / "bin" / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
+    assert main(["sweep", "model=rope", f"runs={slurm}/runs", "slurm.partition=h100"]) == 2
+    assert capsys.readouterr().err == f"{said}\nerror: sbatch failed, as it says above.\n"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +264,7 @@ def test_a_preempted_task_asks_again_where_slurm_does_not_answer(
     ("queue", "told"),
     [
         (None, "this machine has no squeue. Nothing is submitted"),
-        (1, "squeue failed: it gives no reason. Nothing is submitted"),
+        (1, "squeue failed and gives no reason. Nothing is submitted"),
     ],
 )
 def test_a_queue_that_nobody_knows_is_not_an_empty_one(slurm, monkeypatch, capsys, queue, told):

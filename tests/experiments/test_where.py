@@ -39,6 +39,7 @@ def cluster(monkeypatch, tmp_path):
 
     monkeypatch.setattr(slurm, "queued", lambda name: {})
     monkeypatch.setattr(slurm, "sbatch", sbatch)
+    monkeypatch.setattr(slurm, "require_sbatch", lambda: None)
     monkeypatch.setattr(cluster_module, "CLUSTER", tmp_path / "cluster.yaml")
     monkeypatch.setattr(slurm, "snapshot", lambda folder: ROOT)
     monkeypatch.setattr(local, "start", None)
@@ -68,7 +69,7 @@ def test_a_comparison_is_submitted_with_each_of_its_values(cluster, tmp_path, ca
 
 
 def test_values_of_other_keys_are_rows_of_a_comparison():
-    words = ["task=arithmetic", "model=rope", "task.optim.lr=0.001,0.002", "seeds=0,1"]
+    words = ["task=arithmetic", "model=rope", "task.optim.lr=0.001,0.002", "seed=0,1"]
     artifact, scale, seeds = compare.requested(words)
     assert (scale, seeds) == ("smoke", [0, 1])
     assert [*artifact.rows] == ["task.optim.lr", "model"]
@@ -104,7 +105,8 @@ def test_workers_of_a_search_give_its_command(cluster, tmp_path, monkeypatch):
     (arguments,) = cluster
     assert arguments[0] == "--array=0-2"
     script = (sweep_of(arguments) / "script.sh").read_text()
-    assert "-m tape_exp.tune)" in script
+    assert f"export PYTHONPATH={ROOT}$" in script
+    assert "-P -m tape_exp.tune)" in script
     assert "#SBATCH --time=60" in script
     lines = (sweep_of(arguments) / "jobs.tsv").read_text().splitlines()
     assert len(lines) == 3
@@ -146,7 +148,7 @@ def test_paper_run_collects_what_is_finished_before_anything_runs(tmp_path, monk
         return train_here(spec, quiet)
 
     monkeypatch.setattr(local, "start", start)
-    options = Namespace(slurm=False, cores=1, minutes=None)
+    options = Namespace(slurm=False, cores=1, minutes=None, dry_run=False)
     outcome = execute(specs, options, ["paper", "run"], tmp_path / "records")
     assert (outcome.left, outcome.failed) == (0, {})
     assert began == [specs[1]]
@@ -154,15 +156,61 @@ def test_paper_run_collects_what_is_finished_before_anything_runs(tmp_path, monk
     assert models == {spec.config.model.name for spec in specs}
 
 
-def test_a_dry_run_with_cores_begins_nothing(tmp_path, capsys):
-    words = ["task=arithmetic", "model=rope,nope", "seed=0", f"runs={tmp_path}", "--cores=2"]
-    assert main(["sweep", *words, "--dry-run"]) == 0
-    assert "missing runs: 2" in capsys.readouterr().out
-    assert not [*tmp_path.rglob("log.txt")]
+@pytest.mark.parametrize(
+    ("main", "words", "count"),
+    [
+        (main, ["sweep", "task=arithmetic", "model=rope,nope", "--cores=2"], 2),
+        (paper.main, ["compare", "task=arithmetic", "model=rope,nope", "seed=70,71"], 4),
+        (paper.main, ["run", "fig_addition", "--only=rope", "seed=70"], 1),
+        (bench.main, ["model=rope,nope", "--tasks=copy,sort", "--rates=0.001", "seed=70,71"], 4),
+    ],
+)
+def test_a_dry_run_shows_what_is_missing_and_begins_nothing(main, words, count, tmp_path, capsys):
+    assert main([*words, f"runs={tmp_path}", "--dry-run"]) == 0
+    assert f"missing runs: {count}\n" in capsys.readouterr().out
+    assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("option", ["--cores=0", "--cores=-1", "--cap=0"])
-def test_a_number_of_runs_at_once_is_one_or_more(option, capsys):
-    with pytest.raises(SystemExit):
-        main(["sweep", "task=arithmetic", "model=rope", option, "--dry-run"])
-    assert "must be a whole number from 1" in capsys.readouterr().err
+def test_a_dry_run_with_slurm_submits_nothing(cluster, tmp_path, capsys):
+    words = ["task=arithmetic", "model=rope", "seed=70", f"runs={tmp_path}", "--slurm"]
+    assert paper.main(["compare", *words, "--dry-run"]) == 0
+    assert "1 runs: 0 done, 0 in the queue, 1 to submit." in capsys.readouterr().out
+    assert cluster == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--cores=0"], "--cores: 0 must be a whole number from 1."),
+        (["--cap=0"], "--cap: 0 must be a whole number from 1."),
+        (
+            ["--cpa", "3"],
+            "--cpa is not known. Did you mean '--cap'? `tape-exp sweep --help` explains",
+        ),
+        (["--cap"], "--cap: expected one argument."),
+        (["--cores=2", "slurm.mem=7G"], "slurm.mem=7G is for jobs of SLURM: add --slurm, or leave"),
+        (["--cores=2", "--after=41"], "--after is for jobs of SLURM: add --slurm, or leave it out"),
+        (["--cores=2", "--slurm"], "--cores runs here, and --slurm submits: leave one of them out"),
+        (["--minutes=5"], "--minutes is for runs here: slurm.time=<minutes> is the time of a job."),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(words, told, capsys):
+    assert main(["sweep", "task=arithmetic", "model=rope", "--dry-run", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {told}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        (paper.main, ["run", "fig_addition"]),
+        (paper.main, ["compare", "task=arithmetic", "model=rope"]),
+        (bench.main, ["model=rope"]),
+        (tune.main, ["model=rope", "task=arithmetic", "--space=rates"]),
+    ],
+)
+def test_words_for_sbatch_need_slurm(main, words, capsys):
+    assert main([*words, "slurm.time=60"]) == 2
+    told = "error: slurm.time=60 is for jobs of SLURM: add --slurm, or leave it out.\n"
+    assert capsys.readouterr().err == told

@@ -209,17 +209,17 @@ def test_a_comparison_never_takes_the_name_of_another(tmp_path):
         write_atomically(compare.description_of(artifact.name, tmp_path), text)
         return artifact.name
 
-    first = "model=rope,tape seeds=0"
+    first = "model=rope,tape seed=0"
     assert write(first) == "compare_arithmetic"
     assert write("model=rope,nope") == "compare_arithmetic_2"
     assert write(f"{first} task.train_digits=3") == "compare_arithmetic_3"
     assert write(f"{first} metrics=ood/exact_match") == "compare_arithmetic_4"
     assert write(f"{first} trainer.precision=bf16-mixed") == "compare_arithmetic_5"
     assert write(f"{first} scale=small") == "compare_arithmetic_6"
-    assert write("model=rope,tape seeds=0,1 runs=elsewhere") == "compare_arithmetic", "the same"
+    assert write("model=rope,tape seed=0,1 runs=elsewhere") == "compare_arithmetic", "the same"
     assert write("model=rope,nope") == "compare_arithmetic_2"
     assert write("model=alibi", "mine") == "mine"
-    assert write("model=alibi seeds=0,1", "mine") == "mine"
+    assert write("model=alibi seed=0,1", "mine") == "mine"
     with pytest.raises(ConfigError, match=r"as in --name=mine_2, or remove .*mine"):
         named("model=fire", "mine")
 

@@ -57,6 +57,12 @@ def test_a_record_fits_what_its_config_has():
     assert fits(keys, where(["trainer.precision=32-true"]))
 
 
+@pytest.mark.parametrize("text", ["on", "010", "1_000", "1e-3", "null", "[1e-3,no]", "'1:30'"])
+def test_a_value_is_asked_for_as_it_is_composed(text):
+    word = f"+task.toy={text}"
+    assert where([word])["task.toy"] == compose_config([word]).task.toy
+
+
 def test_scrolls_are_one_file_and_one_task():
     one = record("rope", 0, {"a": 1.0}, task={"name": "scrolls_qasper", "dataset": "qasper"})
     assert one.settings["task"] == "scrolls"

@@ -26,7 +26,7 @@ from tests.processes import train
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ("model=tpae", ["model=tpae is not known", "'tape'", "alibi"]),
+        ("model=tpae", ["model=tpae is not known", "'tape'", "`tape-exp train --help` lists all"]),
         ("task=aritmetic", ["task=aritmetic", "'arithmetic'"]),
         ("task=c4 scale=digits5", ["scale=digits5 for task=c4", "paper, small, smoke"]),
         ("modle=tape", ["modle is not known", "'model'"]),
@@ -364,6 +364,8 @@ def test_mistakes_end_with_status_2_and_one_line(tmp_path):
         (["debug=plan", "trainer.frozen_bf16=true"], "trainer.precision=bf16-mixed"),
         (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=1 does."),
         (["trainer=gpu", "trainer.devices=64"], "use trainer=cpu"),
+        (["--mutlirun"], "Did you mean '--multirun'? `tape-exp train --help` explains"),
+        (["-m", "--cfg", "job"], "Only one of --run, --multirun, --cfg"),
     ):
         failed = train("logger=none", f"runs={tmp_path}", *words)
         assert failed.returncode == 2, failed.stderr
@@ -395,8 +397,8 @@ LIGHT = {
     "--help": (["--help"], {"torch", "lightning", "hydra", "omegaconf", "numpy", "pydantic"}),
     # It is asked for every few seconds, and on login nodes.
     "status": (["status", "--runs", "runs"], {"torch", "lightning", "hydra", "omegaconf", "numpy"}),
-    "paper compare": (
-        ["paper", "compare", "task=arithmetic", "model=rope,tape", "seeds=0,1,2"],
+    "compare": (
+        ["compare", "task=arithmetic", "model=rope,tape", "seed=0,1,2"],
         {"torch", "lightning", "wandb"},
     ),
 }

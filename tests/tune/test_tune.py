@@ -73,7 +73,7 @@ def test_a_space_is_a_yaml_of_ours_or_of_ones_own(tmp_path):
 def test_further_models_and_trials_are_of_the_same_search():
     assert search_of().name == search_of("trials=50", "runs=elsewhere").name
     assert search_by([*RATES[1:], "model=tape", *TINY]).name == search_of().name
-    assert search_of("seeds=0,1").name != search_of().name
+    assert search_of("seed=0,1").name != search_of().name
     assert search_of("trainer.precision=32-true").name != search_of().name
     keys = ["task.optim.warmup=0.1", "task.optim.decay=0.5"]
     assert search_of(*keys).name == search_of(*keys[::-1]).name != search_of().name
@@ -194,7 +194,7 @@ def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_pruned(mon
         return [9.0] * 4 if trial >= STARTUP else [4.0, 3.0, 2.0, 1.0 + trial]
 
     monkeypatch.setattr(room, "run", fake_run(losses))
-    trials = Trials(search_by([*ONE_MODEL, "trials=5", "seeds=0,1"]))
+    trials = Trials(search_by([*ONE_MODEL, "trials=5", "seed=0,1"]))
     assert work(trials)
     records = trials.of("rope")
     assert states(trials) == ["finished"] * STARTUP + ["pruned"]
