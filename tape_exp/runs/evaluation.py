@@ -45,6 +45,7 @@ class Heatmap:
     trained: tuple[int, int]  # rows and columns up to here were seen in training
     rows: list[str] = field(default_factory=list)  # their names; none: 1, 2, …
     columns: list[str] = field(default_factory=list)
+    trained_length: int | None = None  # of columns that are lengths, among which it need not be
 
     def to_rows(self) -> list[list[float | None]]:
         """Rounded values for a record; None where a cell was not scored."""
