@@ -90,6 +90,7 @@ def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = 
     for place, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
         _draw_panel(axis, panel, WIDTH / across - BESIDE)
         axis.set_title(fitted(panel.title, WIDTH / across - 0.45))
+        axis.set_ylabel(fitted(panel.ylabel, panel_height - 0.3))
         last = not shared or place + across >= len(panels)
         axis.tick_params(labelbottom=last)
         axis.set_xlabel(panel.xlabel if last else "")
@@ -148,8 +149,6 @@ def _draw_panel(axis: Any, panel: Panel, width: float) -> None:
     if panel.ylim:
         axis.set_ylim(panel.ylim)
     axis.grid()
-    axis.set_xlabel(panel.xlabel)
-    axis.set_ylabel(panel.ylabel)
     if panel.ticks:
         labels = panel.ticklabels
         if panel.log_x:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -46,6 +47,14 @@ class Heatmap:
     rows: list[str] = field(default_factory=list)  # their names; none: 1, 2, …
     columns: list[str] = field(default_factory=list)
     trained_length: int | None = None  # of columns that are lengths, among which it need not be
+
+    @property
+    def name(self) -> str:
+        """The name of its files, from what is to its left or, of curves, below it: of ``digits of
+        the first operand`` ``accuracy_by_digits``.
+        """
+        word = re.match(r"\w+", self.row_label or self.column_label)
+        return f"accuracy_by_{word[0].lower() if word else 'length'}"
 
     def to_rows(self) -> list[list[float | None]]:
         """Rounded values for a record; None where a cell was not scored."""

@@ -228,7 +228,7 @@ def save_results(
 
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
-    """Write heatmap and patterns (PNG and NPZ) and tables (JSON); return the images."""
+    """Write accuracy and patterns (PNG and NPZ) and tables (JSON); return the images."""
     from tape_exp.drawing.plots import grids, run_matrices
 
     cfg = directory.cfg
@@ -236,9 +236,10 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     images = []
     model = display_name(cfg.model.name)
     title = f"{model} on {task_title(cfg.task)}, scale {cfg.scale.name}, seed {cfg.seed}"
-    if evaluation.heatmap is not None:
-        images.append(grids({model: evaluation.heatmap}, folder / "heatmap.png", title))
-        np.savez_compressed(folder / "heatmap.npz", values=evaluation.heatmap.values)
+    grid = evaluation.heatmap
+    if grid is not None:
+        images.append(grids({model: grid}, folder / f"{grid.name}.png", title))
+        np.savez_compressed(folder / f"{grid.name}.npz", values=grid.values)
     if evaluation.matrices:
         path = folder / "patterns.png"
         images.append(run_matrices(evaluation.matrices, path, title))
@@ -298,7 +299,7 @@ def check_finite(metrics: dict[str, float], lr: float) -> None:
 
 
 def log_result(directory: RunDirectory, module: LanguageModule, images: list[Path]) -> None:
-    """Log heatmap, metrics with their standard errors (SE), and where the files are."""
+    """Log accuracy by length, metrics with their standard errors (SE), and where the files are."""
     evaluation = module.evaluation
     every = module.validation | module.evaluation.metrics
     if evaluation.heatmap is not None:
