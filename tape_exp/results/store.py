@@ -114,15 +114,17 @@ def dumped(record: Mapping[str, Any]) -> str:
 
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:
     """The keys in which the runs of rows differ, with their values, besides the declared ones, by
-    which rows are told apart, and those of declared groups.
+    which rows are told apart, and those of declared groups. 1 and 1.0 are the same.
     """
     declared = {"seed", *declared}
-    values: dict[str, dict[str, Any]] = defaultdict(dict)
+    values: dict[str, list[Any]] = defaultdict(list)
     for record in (record for row in rows for record in row):
         for key, value in flat(record["config"]).items():
-            if not any(key == word or key.startswith(f"{word}.") for word in declared):
-                values[key][json.dumps(value)] = value
-    return {key: [*found.values()] for key, found in values.items() if len(found) > 1}
+            if any(key == word or key.startswith(f"{word}.") for word in declared):
+                continue
+            if value not in values[key]:
+                values[key].append(value)
+    return {key: found for key, found in values.items() if len(found) > 1}
 
 
 def commits(records: Iterable[Mapping[str, Any]]) -> str:

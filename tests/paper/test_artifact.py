@@ -177,6 +177,9 @@ def test_a_key_in_which_rows_differ_is_in_the_caption():
     other = runs("tape", [30.0], task={"optim": {"max_steps": 7}})
     more = runs("rope", [20.0], task={"optim": {"max_steps": 5}})
     assert "Rows also differ in task.optim.max_steps (5, 7)." in view([*more, *other]).table.caption
+    whole = runs("tape", [30.0], task={"optim": {"clip": 1}})
+    decimal = runs("rope", [20.0], task={"optim": {"clip": 1.0}})
+    assert "differ" not in view([*whole, *decimal]).table.caption
 
 
 def test_models_of_one_seed_that_read_other_data_cannot_be_compared():
