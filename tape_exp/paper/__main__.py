@@ -137,6 +137,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     """
     from tape_exp.paper import pages
     from tape_exp.paper.figures import draw_all, figures
+    from tape_exp.results.latex import latex
 
     for kind in formats:
         one_of("--formats", kind, ("tex", "pdf", "png"))
@@ -162,7 +163,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
             warn_of_empty_columns(view)
             write_atomically(results / "tables" / f"{stem}.csv", table.csv())
             if "tex" in formats:
-                write_atomically(results / "tables" / f"{stem}.tex", table.latex())
+                write_atomically(results / "tables" / f"{stem}.tex", latex(table, stem))
             for suffix, draw in figures(view):
                 for kind in ("svg", *(kind for kind in formats if kind != "tex")):
                     drawings.append((draw, results / "figures" / f"{stem}{suffix}.{kind}"))

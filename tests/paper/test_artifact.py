@@ -11,7 +11,6 @@ from tape_exp.paper.artifact import load
 from tape_exp.paper.pages import claims_table, judged
 from tape_exp.paper.view import View
 from tape_exp.results.store import add_records, read_records
-from tape_exp.results.tables import tex
 from tape_exp.settings import folders, plugins
 from tape_exp.settings.errors import ConfigError
 from tests.paper.fakes import record, runs, view
@@ -223,11 +222,6 @@ def test_extra_length_is_that_of_runs_that_learned():
     assert (
         View(learned.artifact, "smoke", [record("rope", 0, metrics)]).table.rows[0]["extra"] is None
     )
-
-
-def test_latex_escapes_what_it_takes_for_commands():
-    assert tex("50 % & a_b ± 1") == r"50 \% \& a\_b $\pm$ 1"
-    assert r"\toprule" in view(runs("rope", [20.0])).table.latex()
 
 
 def test_answers_stand_side_by_side():
