@@ -32,6 +32,7 @@ from tape_exp.runs.evaluation import Heatmap
 
 MARKED = 16  # points of a line that have a marker, at most
 KINDS = {"attention": "attention", "products": "E·Eᵀ"}  # of the matrices of a run
+SYMBOLS = 24  # letters below a matrix, at most
 PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
 AT_TRAINED: dict[str, Any] = {"color": "grey", "linestyle": ":", "linewidth": 0.8}
 BESIDE = 0.5  # inches of a panel that its axis and its labels take
@@ -90,7 +91,7 @@ def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = 
     for place, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
         _draw_panel(axis, panel, WIDTH / across - BESIDE)
         axis.set_title(fitted(panel.title, WIDTH / across - 0.45))
-        axis.set_ylabel(fitted(panel.ylabel, panel_height - 0.3))
+        axis.set_ylabel(fitted(panel.ylabel, panel_height - 0.45))
         last = not shared or place + across >= len(panels)
         axis.tick_params(labelbottom=last)
         axis.set_xlabel(panel.xlabel if last else "")
@@ -283,9 +284,13 @@ def ticks(n: int, names: Sequence[str], few: int = 10) -> tuple[list[int], list[
 
 @in_print
 def matrices(
-    panels: Mapping[str, np.ndarray], path: Path, title: str, label: Mapping[str, str]
+    panels: Mapping[str, np.ndarray],
+    path: Path,
+    title: str,
+    label: Mapping[str, str],
+    symbols: Sequence[str] = (),
 ) -> Path:
-    """Draw matrices of (query, key), queries downward, positions from 0.
+    """Draw matrices of (query, key), queries downward, at positions from 0, or at ``symbols``.
 
     Panels of one label share a scale and its colour bar. If there are negative values, white is 0
     and the scale symmetric. A bar is pointed where a few entries are far above all others. NaN is
@@ -305,13 +310,23 @@ def matrices(
         wide = min(across, len(names))
         axes = part.subplots(rows[kind], wide, squeeze=False, sharex=True, sharey=True)
         height, width = np.max([np.argwhere(np.isfinite(panels[n])).max(0) for n in names], 0) + 1
-        for axis, name in zip(axes.flat, names, strict=False):
+        for place, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
             shown = panels[name][:height, :width]
             image = axis.imshow(shown, interpolation="none", **scale)
             axis.set_title(name if wide == 1 else fitted(name, side))
-            axis.locator_params(nbins=4, integer=True)
-            axis.set(xlabel="key position", ylabel="query position")
-            axis.label_outer()
+            if symbols:
+                axis.set_xticks(range(len(symbols)), symbols)
+                axis.set_yticks(range(len(symbols)), symbols)
+                axis.set(xlabel="key", ylabel="query")
+            else:
+                axis.locator_params(nbins=4, integer=True)
+                axis.set(xlabel="key position", ylabel="query position")
+            if place % wide:
+                axis.set_ylabel("")
+            below = place + wide < len(names)
+            axis.tick_params(labelbottom=not below, labelleft=place % wide == 0)
+            if below:
+                axis.set_xlabel("")
         for axis in axes.flat[len(names) :]:
             axis.set_visible(False)
         bar: Any = {"aspect": 16 * rows[kind], "pad": 0.02, "shrink": 0.9, "extend": extend}
@@ -339,8 +354,11 @@ def causal(values: np.ndarray) -> np.ndarray:
     return np.where(np.tri(*values.shape), values, np.nan)
 
 
-def run_matrices(run: Mapping[str, np.ndarray], path: Path, title: str = "") -> Path:
-    """Draw the matrices of a run, whose names are such as ``attention@2 first_solved``.
+def run_matrices(
+    run: Mapping[str, np.ndarray], path: Path, title: str = "", symbols: Sequence[str] = ()
+) -> Path:
+    """Draw the matrices of a run, whose names are such as ``attention@2 first_solved``; positions
+    are named by their symbols where there is room for them.
 
     Successive layers of the same matrix, as E·Eᵀ of an encoding without updates, share a panel.
     """
@@ -352,7 +370,8 @@ def run_matrices(run: Mapping[str, np.ndarray], path: Path, title: str = "") -> 
         name = ", ".join(word for word in words if word)
         panels[name] = causal(run[keys[0]]) if kind == "attention" else run[keys[0]]
         label[name] = KINDS[kind]
-    return matrices(panels, path, title, label)
+    shown = symbols if sum(map(len, symbols)) <= SYMBOLS else ()
+    return matrices(panels, path, title, label, shown)
 
 
 def successive_alike(run: Mapping[str, np.ndarray]) -> list[list[str]]:

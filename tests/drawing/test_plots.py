@@ -1,5 +1,7 @@
 """Axes of figures: lengths and their labels, and intervals that stay within."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -51,3 +53,14 @@ def test_the_axes_hold_every_interval(ylim, drawn):
     low, high = axis.get_ylim()
     assert low < min(ends)
     assert max(ends) < high
+
+
+@pytest.mark.parametrize(
+    ("symbols", "shown"), [([*"ab|"], True), (["twenty letters and more"] * 3, False)]
+)
+def test_attention_to_a_text_is_at_its_symbols_where_these_have_room(symbols, shown, tmp_path):
+    path = tmp_path / "a.svg"
+    plots.run_matrices({"attention@1": np.eye(3)}, path, symbols=symbols)
+    texts = re.findall(r">([^<]+)</text>", path.read_text())
+    assert all(texts.count(symbol) == 2 * shown for symbol in symbols)
+    assert ("key position" in texts) == (not shown)
