@@ -40,6 +40,7 @@ from tape_exp.training import from_config
 from tape_exp.training.callbacks import StepReport
 from tape_exp.training.cautions import cautions
 from tape_exp.training.faults import ProcessWatch, explained
+from tape_exp.training.finished import finished
 from tape_exp.training.logs import logs_of_run, set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError
 
@@ -90,17 +91,6 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
             return record
         with directory.lock():
             return finished(directory) or train_under_lock(directory, preemption, further)
-
-
-def finished(directory: RunDirectory) -> dict[str, Any]:
-    """The record of a run that is done; empty of any other."""
-    if not directory.done or directory.begins_anew():
-        return {}
-    set_up_logging()
-    log.info("%s is DONE: %s", directory.name, directory.path)
-    directory.refuse_other_weights(record := directory.record())
-    directory.tell_other_sources(record)
-    return record
 
 
 def train_under_lock(
