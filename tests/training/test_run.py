@@ -130,6 +130,7 @@ def test_failed_run_ends_with_one_sentence_and_exit_code_1(tmp_path):
     assert failed.returncode == 1
     (line,) = failed.stderr.splitlines()
     assert line.startswith("error: NotFiniteError: the loss is")
+    assert ", first seen in the gradient of the parameter layers." in line
     assert "Lower task.optim.lr=1000.0" in line
     (traceback,) = tmp_path.rglob("FAILED")
     assert str(traceback) in failed.stdout
