@@ -255,18 +255,25 @@ def plot(
     Raises:
         ConfigError: no result of the run is by length, or it has trained nothing.
     """
+    if not isinstance(run, Loaded | dict):
+        raise ConfigError(
+            f"plot takes a run, as te.load gives it, or a record, and not a {type(run).__name__}."
+        )
     if losses:
         return _picture(_losses(run))
     from tape_exp.drawing.plots import grids, run_matrices
     from tape_exp.paper.figures import mean_grid
 
-    if isinstance(run, Loaded) and text:
+    if text:
+        if not isinstance(run, Loaded):
+            raise ConfigError("plot shows attention to a text of a run, as te.load gives it.")
         seen = {f"attention@{layer}": p.mean(0).numpy() for layer, p in run.attention(text).items()}
-        return _picture(partial(run_matrices, seen))
+        return _picture(partial(run_matrices, seen, symbols=run.symbols(text)))
     record = Record(run.record if isinstance(run, Loaded) else run)
     if "axes" in record:
         return _picture(partial(grids, {record.get("run", ""): mean_grid([record])}))
-    if (picture := compare(record)[1]) is None:
+    picture = compare(record)[1] if "config" in record else None
+    if picture is None:
         raise ConfigError(
             "no result of this run is by length; plot(run, text) shows attention, and "
             "plot(run, losses=True) its losses."

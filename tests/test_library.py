@@ -146,6 +146,9 @@ def test_what_does_not_concern_the_evaluation_of_a_run_is_refused(words, message
     ("call", "message"),
     [
         (lambda run: te.compare(), "compare takes runs"),
+        (lambda run: te.plot("rope"), "plot takes a run, as te.load gives it, or a record"),
+        (lambda run: te.plot(te.evaluate(run), "1+2="), "plot shows attention to a text of a run"),
+        (lambda run: te.plot({"metrics": {}}), "no result of this run is by length"),
         (lambda run: te.compare("alibi", "rope"), "compare takes runs"),
         (
             lambda run: te.compare(te.evaluate(run.model, task=run.task)),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tape_exp.bench.board import Board, RankTest
-from tape_exp.drawing.style import SCALE, SMALL, in_print, new_figure, save, style_of
+from tape_exp.drawing.style import SCALE, SMALL, in_print, new_figure, save, styles_of
 from tape_exp.settings.naming import display_name
 
 
@@ -62,8 +62,9 @@ def ranking(board: Board, test: RankTest, path: Path) -> Path:
     """
     figure = new_figure(0.6 + 0.17 * len(board.ranks))
     axis = figure.subplots()
+    styles = styles_of(board.ranks)
     for row, (model, mean) in enumerate(board.ranks.items()):
-        style = style_of(model)
+        style = styles[model]
         bar: Any = {"elinewidth": 1, "capsize": 2, "color": style.colour, "marker": style.marker}
         axis.errorbar(mean, row, xerr=test.difference / 2, **bar)
     names = [f"{display_name(model)} {mean:.2f}" for model, mean in board.ranks.items()]

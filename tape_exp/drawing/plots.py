@@ -32,7 +32,10 @@ from tape_exp.runs.evaluation import Heatmap
 
 MARKED = 16  # points of a line that have a marker, at most
 KINDS = {"attention": "attention", "products": "E·Eᵀ"}  # of the matrices of a run
+SYMBOLS = 24  # letters below a matrix, at most
 PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
+AT_TRAINED: dict[str, Any] = {"color": "grey", "linestyle": ":", "linewidth": 0.8}
+BESIDE = 0.5  # inches of a panel that its axis and its labels take
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,11 @@ class Panel:
     xlabel: str
     ylabel: str
     lines: Sequence[Line]
-    marks: Sequence[float] = ()  # places of vertical lines, such as the trained length
+    trained: float | None = None  # the trained length, where a vertical line is
     ticks: Sequence[float] = ()  # places of labels on the horizontal axis
     ticklabels: Sequence[str] = ()  # what they say
     ylim: tuple[float, float] | None = None
-    log_x: bool = False  # lengths double at equal distances
+    log_x: bool = False  # ticks are lengths, which double at equal distances
     log_y: bool = False  # values grow by powers of ten
     bars: bool = False  # intervals are bars, not bands
 
@@ -86,8 +89,9 @@ def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = 
     figure = new_figure(rows * panel_height + legend_height, title)
     axes = figure.subplots(rows, across, squeeze=False, sharex=shared, sharey=shared)
     for place, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
-        _draw_panel(axis, panel)
+        _draw_panel(axis, panel, WIDTH / across - BESIDE)
         axis.set_title(fitted(panel.title, WIDTH / across - 0.45))
+        axis.set_ylabel(fitted(panel.ylabel, panel_height - 0.45))
         last = not shared or place + across >= len(panels)
         axis.tick_params(labelbottom=last)
         axis.set_xlabel(panel.xlabel if last else "")
@@ -107,12 +111,15 @@ def _names_a_row(handles: Sequence[Line2D]) -> int:
 
 
 def _handles(panels: Sequence[Panel]) -> list[Line2D]:
-    """A handle for every name, references last."""
+    """A handle for every name, references and the line at the trained length last."""
     named: dict[str, Line] = {}
     for panel in panels:
         named |= {line.name: line for line in panel.lines if line.name}
     ordered = sorted(named.values(), key=lambda line: line.style == REFERENCE)
-    return [Line2D([], [], label=line.name, **_properties(line)) for line in ordered]
+    handles = [Line2D([], [], label=line.name, **_properties(line)) for line in ordered]
+    if any(panel.trained for panel in panels):
+        handles.append(Line2D([], [], label="trained length", **AT_TRAINED))
+    return handles
 
 
 def _properties(line: Line) -> dict[str, Any]:
@@ -125,13 +132,14 @@ def _properties(line: Line) -> dict[str, Any]:
     }
 
 
-def _draw_panel(axis: Any, panel: Panel) -> None:
+def _draw_panel(axis: Any, panel: Panel, width: float) -> None:
+    """Draw the lines and the axes of a panel, which is so many inches wide."""
     for line in panel.lines:
         every = math.ceil(len(line.x) / MARKED)
         axis.plot(line.x, line.y, markevery=every, **_properties(line))
-        _draw_intervals(axis, line, panel.bars)
-    for place in panel.marks:
-        axis.axvline(place, color="grey", linestyle=":", linewidth=0.8)
+        _draw_intervals(axis, line, panel)
+    if panel.trained:
+        axis.axvline(panel.trained, **AT_TRAINED)
     if panel.log_x:
         axis.set_xscale("log", base=2)
     if panel.log_y:
@@ -142,15 +150,40 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
     if panel.ylim:
         axis.set_ylim(panel.ylim)
     axis.grid()
-    axis.set_xlabel(panel.xlabel)
-    axis.set_ylabel(panel.ylabel)
     if panel.ticks:
-        axis.set_xticks(panel.ticks, panel.ticklabels or [f"{tick:g}" for tick in panel.ticks])
+        labels = panel.ticklabels
+        if panel.log_x:
+            labels = labels_with_room(panel.ticks, panel.trained, width)
+        axis.set_xticks(panel.ticks, labels or [f"{tick:g}" for tick in panel.ticks])
         axis.xaxis.minorticks_off()
 
 
-def _draw_intervals(axis: Any, line: Line, bars: bool) -> None:
-    """Draw the intervals of the points that have one: a band where all have, else bars."""
+def labels_with_room(lengths: Sequence[float], trained: float | None, width: float) -> list[str]:
+    """The labels of ticks at lengths on a logarithmic axis of so many inches; empty where another
+    one is in the way: of the trained length, the longest, the shortest, or a power of two.
+    """
+    ascending = sorted(lengths)
+    powers = [length for length in ascending if math.log2(length).is_integer()]
+    ends = [ascending[-1], ascending[0]]
+    known = [trained] if trained in ascending else []
+    octave = 0.9 * width / math.log2(ascending[-1] / ascending[0]) if len(ascending) > 1 else width
+    letter = LETTER * SMALL / 72
+    kept: dict[float, str] = {}
+    for length in dict.fromkeys([*known, *ends, *powers[::-1], *ascending[::-1]]):
+        label = f"{length:g}"
+        free = True
+        for other, text in kept.items():
+            apart = octave * abs(math.log2(length / other))
+            free = free and apart > letter * (len(label) + len(text) + 1) / 2
+        if free:
+            kept[length] = label
+    return [kept.get(length, "") for length in lengths]
+
+
+def _draw_intervals(axis: Any, line: Line, panel: Panel) -> None:
+    """Draw the intervals of the points that have one: a band where all have, else bars. Those of
+    percentages end at 0 and 100.
+    """
     if not len(line.low):
         return
     points = zip(line.x, line.low, line.high, strict=True)
@@ -158,7 +191,10 @@ def _draw_intervals(axis: Any, line: Line, bars: bool) -> None:
     if all(low == high for _, low, high in intervals):
         return
     x, low, high = zip(*intervals, strict=True)
-    if bars or not line.joined or len(intervals) < len(line.x):
+    if panel.ylim == PERCENT:
+        low = np.clip(low, 0, 100)
+        high = np.clip(high, 0, 100)
+    if panel.bars or not line.joined or len(intervals) < len(line.x):
         axis.vlines(x, low, high, color=line.style.colour, alpha=0.5, linewidth=0.9)
     else:
         axis.fill_between(x, low, high, color=line.style.colour, alpha=0.1, linewidth=0)
@@ -205,14 +241,18 @@ def _grids_a_row(count: int) -> int:
 
 
 def _as_curve(heatmap: Heatmap) -> Panel:
-    """A line for each row."""
-    x = list(range(1, len(heatmap.values[0]) + 1))
-    seen = [heatmap.trained[1] + 0.5] if 0 < heatmap.trained[1] < len(x) else []
-    axis: Any = {"marks": seen, "ticks": x, "ticklabels": heatmap.columns, "ylim": PERCENT}
+    """A line for each row, over the lengths that the columns name."""
+    x = [int(name) for name in heatmap.columns] or [*range(1, len(heatmap.values[0]) + 1)]
+    axis = length_axis(x, heatmap.trained_length) | {"ylim": PERCENT}
     lines = []
     for number, (name, y) in enumerate(zip(heatmap.rows, heatmap.values, strict=True)):
         lines.append(Line(name, x, y, style=categorical(number)))
     return Panel("", heatmap.column_label, heatmap.title, lines, **axis)
+
+
+def length_axis(lengths: Sequence[int], trained: float | None) -> dict[str, Any]:
+    """The horizontal axis of every panel over lengths, as keywords of one."""
+    return {"ticks": lengths, "trained": trained, "log_x": min(lengths) > 0}
 
 
 def _draw_grid(axis: Any, heatmap: Heatmap) -> Any:
@@ -244,9 +284,13 @@ def ticks(n: int, names: Sequence[str], few: int = 10) -> tuple[list[int], list[
 
 @in_print
 def matrices(
-    panels: Mapping[str, np.ndarray], path: Path, title: str, label: Mapping[str, str]
+    panels: Mapping[str, np.ndarray],
+    path: Path,
+    title: str,
+    label: Mapping[str, str],
+    symbols: Sequence[str] = (),
 ) -> Path:
-    """Draw matrices of (query, key), queries downward, positions from 0.
+    """Draw matrices of (query, key), queries downward, at positions from 0, or at ``symbols``.
 
     Panels of one label share a scale and its colour bar. If there are negative values, white is 0
     and the scale symmetric. A bar is pointed where a few entries are far above all others. NaN is
@@ -266,13 +310,23 @@ def matrices(
         wide = min(across, len(names))
         axes = part.subplots(rows[kind], wide, squeeze=False, sharex=True, sharey=True)
         height, width = np.max([np.argwhere(np.isfinite(panels[n])).max(0) for n in names], 0) + 1
-        for axis, name in zip(axes.flat, names, strict=False):
+        for place, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
             shown = panels[name][:height, :width]
             image = axis.imshow(shown, interpolation="none", **scale)
             axis.set_title(name if wide == 1 else fitted(name, side))
-            axis.locator_params(nbins=4, integer=True)
-            axis.set(xlabel="key position", ylabel="query position")
-            axis.label_outer()
+            if symbols:
+                axis.set_xticks(range(len(symbols)), symbols)
+                axis.set_yticks(range(len(symbols)), symbols)
+                axis.set(xlabel="key", ylabel="query")
+            else:
+                axis.locator_params(nbins=4, integer=True)
+                axis.set(xlabel="key position", ylabel="query position")
+            if place % wide:
+                axis.set_ylabel("")
+            below = place + wide < len(names)
+            axis.tick_params(labelbottom=not below, labelleft=place % wide == 0)
+            if below:
+                axis.set_xlabel("")
         for axis in axes.flat[len(names) :]:
             axis.set_visible(False)
         bar: Any = {"aspect": 16 * rows[kind], "pad": 0.02, "shrink": 0.9, "extend": extend}
@@ -300,8 +354,11 @@ def causal(values: np.ndarray) -> np.ndarray:
     return np.where(np.tri(*values.shape), values, np.nan)
 
 
-def run_matrices(run: Mapping[str, np.ndarray], path: Path, title: str = "") -> Path:
-    """Draw the matrices of a run, whose names are such as ``attention@2 first_solved``.
+def run_matrices(
+    run: Mapping[str, np.ndarray], path: Path, title: str = "", symbols: Sequence[str] = ()
+) -> Path:
+    """Draw the matrices of a run, whose names are such as ``attention@2 first_solved``; positions
+    are named by their symbols where there is room for them.
 
     Successive layers of the same matrix, as E·Eᵀ of an encoding without updates, share a panel.
     """
@@ -313,7 +370,8 @@ def run_matrices(run: Mapping[str, np.ndarray], path: Path, title: str = "") -> 
         name = ", ".join(word for word in words if word)
         panels[name] = causal(run[keys[0]]) if kind == "attention" else run[keys[0]]
         label[name] = KINDS[kind]
-    return matrices(panels, path, title, label)
+    shown = symbols if sum(map(len, symbols)) <= SYMBOLS else ()
+    return matrices(panels, path, title, label, shown)
 
 
 def successive_alike(run: Mapping[str, np.ndarray]) -> list[list[str]]:

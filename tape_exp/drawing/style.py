@@ -1,18 +1,17 @@
 """How figures look: type and width of a paper's column, a style for every model, and files.
 
-A family of encodings shares a hue, and its members differ in marker and dash. The hues are Okabe
-and Ito's, some of them darker so that they are seen on white, and stay apart for readers who see no
-red or no green.
+A family of encodings shares a hue, and its members differ in shade, marker and dash. The hues are
+Okabe and Ito's, some of them darker so that they are seen on white, and stay apart for readers who
+see no red or no green.
 """
 
-import hashlib
 import io
+import itertools
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ METADATA: dict[str, dict[str, Any]] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
 }
 
-MARKERS = "osD^vPX*h"
+MARKERS = "osD^vPXhp<>d*"
 DASHES = ("-", "--", "-.", ":")
 
 
@@ -79,70 +78,125 @@ class LineStyle:
 
 REFERENCE = LineStyle("#6b6b6b", "", "--")  # what the others are compared with
 
-# New members come last, so that the others keep their styles.
-FAMILIES: dict[str, Sequence[str]] = {
-    "#0072b2": (
-        *("rope", "xpos", "p_rope", "pope", "selective_rope", "repo", "grape", "rope_window"),
-        *("rnope_swa", "ssmax", "rope_theta", "rope_linear", "rope_ntk", "rope_yarn"),
-        *("carope", "rerope", "rope_temperature"),
+
+@dataclass(frozen=True)
+class Family:
+    """Models that are alike: the first has the first shade and the marker, in every figure."""
+
+    names: Sequence[str]
+    shades: Sequence[str]
+    marker: str
+
+
+FAMILIES = (
+    Family(
+        (
+            *("rope", "xpos", "p_rope", "pope", "selective_rope", "repo", "grape", "rope_window"),
+            *("rnope_swa", "ssmax", "rope_theta", "rope_linear", "rope_ntk", "rope_yarn"),
+            *("carope", "rerope", "rope_temperature"),
+        ),
+        ("#0072b2", "#5fb0e6", "#00395a"),
+        "o",
     ),
-    "#000000": ("nope", "sinusoidal", "learned", "base", "unigram", "nope_temperature"),
-    "#269bb0": ("randpe", "abacus", "coupling", "rfs"),
-    "#009e73": ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe", "bam"),
-    "#d55e00": (
-        *("tape", "tape_householder", "tape_yarn", "tape_tensor", "tape_randpe", "tape_full"),
-        *("tape_fourier", "tape_public_addition", "tape_no_attention", "tape_no_feed_forward"),
-        *("tape_neither", "tape_no_tensor", "tape_no_equivariance", "tape_i1", "tape_i2"),
-        *("tape_i8", "tape_i16", "tape_separate", "tape_embeddings", "tape_constant", "tape_unit"),
-        *("tape_mlp", "tape_scale", "tape_unit_temperature", "tape_complex"),
+    Family(
+        ("nope", "sinusoidal", "learned", "base", "unigram", "nope_temperature"),
+        ("#000000", "#8a8a8a", "#4d4d4d"),
+        "s",
     ),
-    "#8f1d66": ("alibi", "grape_additive", "alibi_randpe"),
-    "#8a4dff": ("path", "fox", "path_fox", "wall"),
-    "#5c4410": ("cope", "dape"),
-    "#1f1f99": ("lora", "longlora", "theta"),
-}
-COLOURS = [*FAMILIES]
-
-
-def _member(family: int, number: int) -> LineStyle:
-    """The style of the n-th member of a family: no two of the first 36 share marker and dash."""
-    marker = MARKERS[(family + number) % len(MARKERS)]
-    return LineStyle(COLOURS[family], marker, DASHES[number % len(DASHES)])
-
-
-STYLES = {
-    name: _member(family, number)
-    for family, names in enumerate(FAMILIES.values())
-    for number, name in enumerate(names)
-}
-
-
-def style_of(name: str, taken: Iterable[LineStyle] = ()) -> LineStyle:
-    """The style of a model or method; of an unknown one, or where that is ``taken``, one that
-    depends on the name.
-    """
-    style = STYLES.get(name.rstrip("†"))
-    number = int(hashlib.sha256(name.encode()).hexdigest(), 16)
-    while style is None or style in taken:
-        style = _member(number % len(COLOURS), number // len(COLOURS) % 36)
-        number += 1
-    return style
+    Family(("randpe", "abacus", "coupling", "rfs"), ("#269bb0", "#7fd0df", "#0f4f5b"), "D"),
+    Family(
+        ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe", "bam"),
+        ("#009e73", "#6fd1b0", "#00523b"),
+        "^",
+    ),
+    Family(
+        (
+            *("tape", "tape_householder", "tape_yarn", "tape_tensor", "tape_randpe", "tape_full"),
+            *("tape_fourier", "tape_public_addition", "tape_no_attention", "tape_no_feed_forward"),
+            *("tape_neither", "tape_no_tensor", "tape_no_equivariance", "tape_i1", "tape_i2"),
+            *("tape_i8", "tape_i16", "tape_separate", "tape_embeddings", "tape_constant"),
+            *("tape_unit", "tape_mlp", "tape_scale", "tape_unit_temperature", "tape_complex"),
+        ),
+        ("#d55e00", "#e6ab02", "#7a2300", "#c1121f", "#f0936b"),
+        "v",
+    ),
+    Family(("alibi", "grape_additive", "alibi_randpe"), ("#8f1d66", "#cf7fb4", "#4d0f37"), "P"),
+    Family(("path", "fox", "path_fox", "wall"), ("#8a4dff", "#c0a3ff", "#4a1fa0"), "X"),
+    Family(("cope", "dape"), ("#5c4410", "#b8965a"), ">"),
+    Family(("lora",), ("#1f1f99",), "h"),
+    Family(("longlora",), ("#009e73",), "p"),
+    Family(("theta",), ("#8a4dff",), "<"),
+)
+KEPT = ("#e6298e", "#79a600")  # colours of none of them, for encodings of one's own
+COLOURS = tuple(dict.fromkeys([*KEPT, *(family.shades[0] for family in FAMILIES)]))
 
 
 def styles_of(names: Iterable[str]) -> dict[str, LineStyle]:
-    """The styles of names in one figure; their own colours, where five have that of one family."""
+    """The styles of names in one figure: no two have the same colour and marker, and as long as
+    there are some, each has a colour and a marker that no other has.
+
+    The first of a family always has its own. Other members have the shade of their place in the
+    family, or another one that is free; what is in no family, as an encoding of one's own, has a
+    colour of none.
+    """
+    every = list(dict.fromkeys(names))
     styles: dict[str, LineStyle] = {}
-    for name in dict.fromkeys(names):
-        styles[name] = style_of(name, styles.values())
-    if max(Counter(style.colour for style in styles.values()).values(), default=0) < 5:
-        return styles
-    return {name: categorical(number) for number, name in enumerate(styles)}
+    for name in sorted(every, key=_rank):
+        styles[name] = _free_style(name, [*styles.values()])
+    return {name: styles[name] for name in every}
 
 
 def categorical(number: int) -> LineStyle:
     """The style of the n-th of some things that are not encodings."""
-    dash = DASHES[number // len(COLOURS) % len(DASHES)]
-    return replace(_member(number % len(COLOURS), 0), dash=dash)
+    colours = ("#1f1f99", *COLOURS)
+    marker = MARKERS[number % len(MARKERS)]
+    return LineStyle(colours[number % len(colours)], marker, DASHES[number % len(DASHES)])
+
+
+def _rank(name: str) -> int:
+    """Whose style is chosen first: that of the first of a family, then those of its members."""
+    family = _family_of(name)
+    if family is None:
+        return 2
+    return 0 if _plain(name) == family.names[0] else 1
+
+
+def _plain(name: str) -> str:
+    """The name of a model that may have a mark."""
+    return name.rstrip("†")
+
+
+def _family_of(name: str) -> Family | None:
+    return next((family for family in FAMILIES if _plain(name) in family.names), None)
+
+
+def _free_style(name: str, taken: Sequence[LineStyle]) -> LineStyle:
+    """The style that a name would like best of those that differ from all that are taken."""
+    family = _family_of(name)
+    if family is None:
+        colours: Sequence[str] = COLOURS
+        markers: Sequence[str] = MARKERS[::-1]  # families have the first ones
+        dash = "-"
+    else:
+        number = family.names.index(_plain(name))
+        colours = _from(number, family.shades)
+        markers = _from(number + MARKERS.index(family.marker), MARKERS)
+        dash = DASHES[number % len(DASHES)]
+    pairs = {(style.colour, style.marker) for style in taken}
+    if _rank(name) == 0 and (colours[0], markers[0]) not in pairs:
+        return LineStyle(colours[0], markers[0], dash)
+    free = [pair for pair in itertools.product(colours, markers) if pair not in pairs]
+    if not free:
+        raise ValueError(f"a figure has no style for {name}: it has {len(taken)} lines already.")
+    used = {style.colour for style in taken} | {style.marker for style in taken}
+    colour, marker = min(free, key=lambda pair: (pair[0] in used, pair[1] in used))
+    return LineStyle(colour, marker, dash)
+
+
+def _from(number: int, items: Sequence[str]) -> tuple[str, ...]:
+    """All items, beginning with the n-th."""
+    begin = number % len(items)
+    return (*items[begin:], *items[:begin])
 
 
 def new_figure(height: float, title: str = "") -> Figure:

@@ -1,4 +1,4 @@
-"""Numbers and heatmaps on a terminal: coloured blocks, or without colours tenths."""
+"""Numbers and heatmaps on a terminal: percentages, on coloured blocks where there are colours."""
 
 import numpy as np
 from rich.columns import Columns
@@ -25,11 +25,12 @@ def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -
     """Print grids side by side, what was seen in training framed, and below them a legend."""
     console = console or Terminal()
     first = next(iter(panels.values()))
-    blocks = [_block(name, grid, console) for name, grid in panels.items()]
+    tens = any(_width(grid, False) > console.width for grid in panels.values())
+    blocks = [_block(name, grid, console, tens) for name, grid in panels.items()]
     console.print(Columns(blocks, padding=(0, 3)), highlight=False)
-    legend = f"{first.title} in tens: 9 = 90 to 100"
+    legend = f"{first.title} in tens: 9 = 90 to 100" if tens else first.title
     if any(np.isnan(grid.values).any() for grid in panels.values()):
-        legend += "; ·· = not evaluated"
+        legend += "; · = not evaluated"
     sentences = [legend]
     axes = {"rows": first.row_label, "columns": first.column_label}
     named = [f"{axis}: {label}" for axis, label in axes.items() if label]
@@ -41,7 +42,18 @@ def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -
         console.print(sentence, highlight=False, soft_wrap=True)
 
 
-def _block(name: str, grid: Heatmap, console: Console) -> Text:
+def _cell_width(grid: Heatmap, tens: bool) -> int:
+    """Letters of a cell and the space after it."""
+    return max(2 if tens else 4, *(len(head) + 1 for head in grid.columns or [""]))
+
+
+def _width(grid: Heatmap, tens: bool) -> int:
+    """Letters of a line of a grid, with the names of its rows and its frame."""
+    names = max(map(len, grid.rows or ["00"]))
+    return names + 1 + grid.values.shape[1] * _cell_width(grid, tens) + 1
+
+
+def _block(name: str, grid: Heatmap, console: Console, tens: bool) -> Text:
     """A grid below its name: the columns' names, and a line for each row."""
     from tape_exp.drawing.plots import ticks
 
@@ -52,15 +64,15 @@ def _block(name: str, grid: Heatmap, console: Console) -> Text:
     names = dict(zip(*ticks(rows, grid.rows), strict=True))
     heads = dict(zip(*ticks(columns, grid.columns), strict=True))
     left = max(map(len, names.values())) + 1
-    cell = max(2, *(len(head) + 1 for head in grid.columns or [""]))
-    head = "".join(
-        heads.get(n, "").ljust(cell) + " " * (framed and n == width) for n in range(1, columns + 1)
-    )
+    cell = _cell_width(grid, tens)
+    head = ""
+    for n in range(1, columns + 1):
+        head += heads.get(n, "").rjust(cell - 1).ljust(cell) + " " * (framed and n == width)
     lines = [Text(name, style="bold"), Text(" " * left + head)]
     for row, values in enumerate(grid.values, 1):
         line = Text(f"{names.get(row, ''):>{left - 1}} ")
         for column, value in enumerate(values, 1):
-            line.append(*_cell(value, cell, console.is_terminal))
+            line.append(*_cell(value, cell, tens, console.is_terminal))
             line.append((side if row <= height else " ") if framed and column == width else "")
         lines.append(line)
         if row == height < rows:
@@ -68,11 +80,12 @@ def _block(name: str, grid: Heatmap, console: Console) -> Text:
     return Text("\n", no_wrap=True).join(lines)
 
 
-def _cell(value: float, width: int, coloured: bool) -> tuple[str, str]:
-    """A cell's text and style: its tens, on a terminal in the colour of the figures too."""
+def _cell(value: float, width: int, tens: bool, coloured: bool) -> tuple[str, str]:
+    """A cell's text and style: its percent or tens, on a terminal in the figures' colour too."""
     if np.isnan(value):
-        return "··".ljust(width), ""
-    text = str(min(int(value // 10), 9)).ljust(width)
+        return "·".rjust(width - 1) + " ", ""
+    number = min(int(value // 10), 9) if tens else round(value)
+    text = str(number).rjust(width - 1) + " "
     if not coloured:
         return text, ""
     import matplotlib

@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     side.add_argument("--name", default="", help=named)
     kept = "keep records, table and figures in results/ (default: <runs>/.compare)"
     side.add_argument("--record", action="store_true", help=kept)
-    side.add_argument("--metrics", default="", metavar="a,b", help="the columns (default: all)")
+    columns = "the columns (default: the main results)"
+    side.add_argument("--metrics", default="", metavar="a,b", help=columns)
     for one in (run, side):
         add_options(one)
     draw = commands.add_parser("render", help="draw tables and figures from the committed records")
@@ -128,7 +129,8 @@ def compare_models(options: argparse.Namespace) -> int:
         print("There is no table: none of these runs is recorded.", file=sys.stderr)
         return status or 1
     warn_of_empty_columns(view)
-    paths = compare.write(view, into)
+    every = compare.view_of(artifact, compare.recorded(own, into), seeds, every=True)
+    paths = compare.write(artifact, every, into)
     print(f"\n{view.table.terminal()}", *paths, sep="\n")
     return status
 
@@ -139,6 +141,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     """
     from tape_exp.paper import pages
     from tape_exp.paper.figures import draw_all, figures
+    from tape_exp.results.latex import latex
 
     for kind in formats:
         one_of("--formats", kind, ("tex", "pdf", "png"))
@@ -164,7 +167,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
             warn_of_empty_columns(view)
             write_atomically(results / "tables" / f"{stem}.csv", table.csv())
             if "tex" in formats:
-                write_atomically(results / "tables" / f"{stem}.tex", table.latex())
+                write_atomically(results / "tables" / f"{stem}.tex", latex(table, stem))
             for suffix, draw in figures(view):
                 for kind in ("svg", *(kind for kind in formats if kind != "tex")):
                     drawings.append((draw, results / "figures" / f"{stem}{suffix}.{kind}"))

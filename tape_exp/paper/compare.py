@@ -17,7 +17,7 @@ from tape_exp.results.experiment import Experiment
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records, records_of_runs
-from tape_exp.runs.evaluation import check_metric, is_result
+from tape_exp.runs.evaluation import check_metric, is_result, main_results
 from tape_exp.runs.identity import recorded_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, warn
@@ -47,7 +47,9 @@ def requested(
     problem = where(extra).get("task.problem")
     if problem:
         facts["problem"] = problem
-    measured = "mean over seeds ± its 95 % interval" if len(seeds) > 1 else f"seed {seeds[0]}"
+    measured = f"seed {seeds[0]}" if len(seeds) == 1 else "mean over seeds"
+    if len(seeds) > 2:  # the caption of two seeds says by itself what brackets hold
+        measured += " ± its 95 % interval"
     columns = {metric: {"metric": metric} for metric in map(as_shown, metrics)}
     options = [f"--metrics={','.join(metrics)}"] if metrics else []
     artifact = Artifact(
@@ -70,10 +72,13 @@ def recorded(runs: Path, into: Path) -> list[Record]:
 
 
 def view_of(
-    artifact: Artifact, records: Sequence[Record], seeds: Sequence[int] | None = None
+    artifact: Artifact,
+    records: Sequence[Record],
+    seeds: Sequence[int] | None = None,
+    every: bool = False,
 ) -> View:
-    """A comparison with the records whose config is that of today, key by key; without
-    ``metrics=`` its columns are all metrics of these but diagnostics.
+    """A comparison with the records whose config is that of today, key by key. Where it names no
+    metrics, its columns are the main results of these, or ``every`` result.
     """
     scale = next(iter(artifact.scales))
     of_seeds = [run for run in records if seeds is None or run.seed in seeds]
@@ -84,8 +89,14 @@ def view_of(
         row = replace(row, seeds=None, keys=settings_of(view, row))
         rows.append(row)
         runs += view.of_words(view.words(row), row.keys)
-    columns = {metric: column(metric, runs) for metric in metrics_of(artifact, runs)}
-    return View(replace(artifact, columns=columns), scale, of_seeds, rows=rows)
+    metrics = metrics_of(artifact, runs)
+    shown = metrics if every or artifact.columns else main_results(metrics)
+    columns = {metric: column(metric, runs) for metric in shown}
+    caption = artifact.caption
+    if len(shown) < len(metrics):
+        caption += " Further results are in its CSV file."
+    made = replace(artifact, columns=columns, caption=caption)
+    return View(made, scale, of_seeds, rows=rows)
 
 
 def settings_of(view: View, row: Row) -> dict[str, Any]:
@@ -167,14 +178,15 @@ def signature(fields: dict[str, Any]) -> tuple[Any, ...]:
     return fields.get("rows"), computed, metrics
 
 
-def write(view: View, into: Path) -> list[Path]:
-    """Write the table, the figures, and a YAML from which the site shows them again."""
-    artifact = view.artifact
-    stem = f"{view.artifact.name}-{view.scale}"
+def write(artifact: Artifact, view: View, into: Path) -> list[Path]:
+    """Write the table and the figures of a view, and a YAML of the comparison, from which the site
+    shows them again.
+    """
+    stem = f"{artifact.name}-{view.scale}"
     table = view.table
     assert table is not None  # of what is recorded
     path = into / "tables" / f"{stem}.csv"
-    fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
+    fields = {key: value for key, value in asdict(artifact).items() if value and key != "name"}
     write_atomically(description_of(artifact.name, into), yaml.safe_dump(fields, sort_keys=False))
     if not path.exists() or path.read_text(encoding="utf-8") != table.csv():
         from tape_exp.paper.figures import figures  # imports matplotlib

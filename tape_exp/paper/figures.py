@@ -5,7 +5,8 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 - ``grids``: a heatmap for each row, the mean over seeds.
 - ``lengths``: a metric by the length that its name ends in, a line a row, and a panel for each
   label of the outer dimensions. ``of``: metric -> the panel's title (default: every metric with
-  lengths), ``quantity``, ``across``, ``guess: <metric>``, ``linear``: no logarithmic axis.
+  lengths), ``quantity``, ``across``, ``guess: <metric>``, ``trained``: the trained length, where
+  the task has no key of it.
 - ``losses``: validation loss by step. ``panels``: the dimension that has a panel for each label.
 - ``parts``: the columns ``of`` by the labels of the dimension ``across``, models side by side;
   ``panels``: the labels of the first dimension that have one.
@@ -30,14 +31,14 @@ from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import REFERENCE, LineStyle, categorical, styles_of
 from tape_exp.paper import ladder
-from tape_exp.paper.view import Row, View, fill
+from tape_exp.paper.view import Row, View, fill, once
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value
 from tape_exp.runs.evaluation import Heatmap, is_result
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.naming import display_name
 
-FEWEST = 3  # lengths of a curve
+FEWEST = 3  # points of a curve
 Draw = Callable[[Path], Path]
 
 
@@ -109,7 +110,8 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Draw | None:
             if metric == spec.get("guess"):
                 lines.append(best_guess(rows[0].labels["group"], lengths))
             title = ", ".join(filter(None, [*map(display_name, outer_labels), heading]))
-            panels.append(length_panel(view, spec, axes, title, metric, lengths, lines))
+            trained = trained_length(view, rows, spec)
+            panels.append(length_panel(spec, axes, title, metric, lengths, lines, trained))
     if not has_heights(panels):
         return None
     shared = all(panel.ylim for panel in panels)
@@ -177,36 +179,39 @@ def curve_of(view: View, row: Row, metric: str, style: LineStyle) -> Line | None
     return mean_line(display_name(last_label(row)), lengths, values, style)
 
 
+def trained_length(view: View, rows: Sequence[Row], spec: Mapping[str, Any]) -> int | None:
+    """The length that all runs of rows were trained on; None where they differ in it, or where the
+    training of one that only evaluates is not recorded.
+    """
+    if "trained" in spec:
+        return spec["trained"]
+    trainings = {run.name: run for run in view.of_task([])}
+    lengths = set()
+    for run in once(view.runs(row) for row in rows):
+        if run.get("steps") == 0:  # only evaluated: what was trained is the run that it began from
+            run = trainings.get(run.get("begun_from", "").partition("/")[0], Record())
+        task = run.get("config", {}).get("task", {})
+        lengths.add(task.get("train_length", task.get("train_letters")))
+    return lengths.pop() if len(lengths) == 1 else None
+
+
 def length_panel(
-    view: View,
     spec: Mapping[str, Any],
     axes: Mapping[str, Any],
     title: str,
     metric: str,
     lengths: Sequence[int],
     lines: list[Line],
+    trained: int | None,
 ) -> Panel:
-    """The panel of a metric, with the trained length marked on a logarithmic axis."""
+    """The panel of a metric by length."""
     measure = metric.rpartition("/")[2].replace("_", " ")
     percent = " (%)" if measure in axes.get("rows", ()) else ""
     quantity = spec.get("quantity", measure + percent)
     across = axes["column_label"] if axes.get("row_label") == "" else "length"
-    trained = view.lookup("task.train_length") or view.lookup("task.train_letters")
-    axis: Any = {"marks": trained[:1], "ticks": length_ticks(lengths), "log_x": True}
-    if spec.get("linear"):
-        axis = {"ticks": lengths[::2] if len(lengths) > 8 else lengths}
+    axis = plots.length_axis(lengths, trained)
     axis["ylim"] = plots.PERCENT if "%" in quantity else None
     return Panel(title, spec.get("across", across), quantity, lines, **axis)
-
-
-def length_ticks(lengths: Sequence[int]) -> Sequence[int]:
-    """The lengths with a number on a logarithmic axis: the powers of two, where there are enough
-    of them; of more than four every other one, from the longest.
-    """
-    powers = [length for length in lengths if length & (length - 1) == 0]
-    enough = len(powers) > 2 or (powers and len(lengths) > 6)
-    ticks = powers if enough else lengths
-    return ticks[::-1] if len(ticks) < 5 else ticks[::-2]
 
 
 def best_guess(group: str, lengths: Sequence[int]) -> Line:
@@ -225,13 +230,16 @@ def _losses(view: View, spec: Mapping[str, Any]) -> Draw | None:
     """The mean over seeds, in a band from the lowest seed to the highest."""
     lines: dict[str, list[Line]] = {}
     styles = styles_of(last_label(row) for row in view.rows)
+    further: dict[str, LineStyle] = {}  # of what has not the name of a model
     for row in view.rows:
         labels = dict(row.labels)
         name = last_label(row)
         panel = labels.pop(spec.get("panels", ""), "")
         if panel:
             name = ", ".join(f"{key} {label}" for key, label in labels.items())
-        style = styles.setdefault(name, categorical(len(styles)))
+            style = further.setdefault(name, categorical(len(further)))
+        else:
+            style = styles[name]
         line = loss_line(display_name(name), view.runs(row), style)
         if line is not None:
             lines.setdefault(display_name(panel), []).append(line)
@@ -243,7 +251,7 @@ def _losses(view: View, spec: Mapping[str, Any]) -> Draw | None:
 
 
 def loss_line(name: str, runs: Sequence[Record], style: LineStyle) -> Line | None:
-    """The validation loss of runs at the steps that all have; None where there is none."""
+    """The validation loss of runs at the steps that all have; None where these are too few."""
     curves = []
     for run in runs:
         curve = run.get("curves", {}).get("val/loss")
@@ -252,7 +260,7 @@ def loss_line(name: str, runs: Sequence[Record], style: LineStyle) -> Line | Non
     if not curves:
         return None
     steps = sorted(set.intersection(*map(set, curves)))
-    if not steps:
+    if len(steps) < FEWEST:
         return None
     values = []
     for by_step in curves:
@@ -274,7 +282,6 @@ class PartsPanel:
 def _parts(view: View, spec: Mapping[str, Any]) -> Draw | None:
     """Means over seeds and their intervals, of models that have at least two of the labels."""
     across = spec["across"]
-    labels = list(dict.fromkeys(row.labels[across] for row in view.rows))
     points: dict[PartsPanel, dict[str, dict[str, Value]]] = {}
     for heading in spec["of"]:
         (column,) = view.columns_named(heading)
@@ -292,6 +299,12 @@ def _parts(view: View, spec: Mapping[str, Any]) -> Draw | None:
     if not several:
         return None
     styles = styles_of(model for models in several.values() for model in models)
+    drawn: set[str] = set()
+    for models in several.values():
+        for values in models.values():
+            drawn |= values.keys()
+    every = dict.fromkeys(row.labels[across] for row in view.rows)
+    labels = [label for label in every if label in drawn]
     panels = [parts_panel(panel, models, labels, styles) for panel, models in several.items()]
     return partial(plots.curves, panels, title=title_of(view), shared=False)
 

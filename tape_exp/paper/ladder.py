@@ -72,7 +72,7 @@ class LadderPanel:
     paper: Mapping[str, Mapping[int, float]]
 
     def drawn(self) -> Panel:
-        """The points of each model side by side; intervals do not stretch the vertical axis."""
+        """The points of each model side by side."""
         styles = styles_of(self.ours)
         lines = []
         ticks: set[int] = set()
@@ -90,8 +90,5 @@ class LadderPanel:
             open_marks: Any = {"style": styles[model], "joined": False, "hollow": True}
             lines.append(Line("", x, [*papers.values()], **open_marks))
             ticks |= values.keys() | papers.keys()
-        heights = [y for line in lines for y in line.y]
-        margin = 0.15 * (max(heights) - min(heights))
-        limits = (min(heights) - margin, max(heights) + margin)
-        axis: Any = {"ticks": sorted(ticks), "ylim": limits, "log_x": True, "bars": True}
+        axis: Any = {"ticks": sorted(ticks), "log_x": True, "bars": True}
         return Panel(self.title, "trained digits", self.quantity, lines, **axis)

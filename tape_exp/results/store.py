@@ -162,7 +162,7 @@ def dumped(record: Mapping[str, Any]) -> str:
 
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:
     """Return the keys in which the runs of rows differ, with their values, besides the declared
-    ones, by which rows are told apart, and those of declared groups.
+    ones, by which rows are told apart, and those of declared groups. 1 and 1.0 are the same.
 
     >>> rope = Record(config={"model": {"name": "rope"}, "task": {"lr": 0.1}})
     >>> tape = Record(config={"model": {"name": "tape"}, "task": {"lr": 0.3}})
@@ -171,12 +171,14 @@ def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[s
     """
     names = ("seed", *declared)
     prefixes = tuple(f"{name}." for name in names)
-    values: dict[str, dict[str, Any]] = defaultdict(dict)
+    values: dict[str, list[Any]] = defaultdict(list)
     for record in chain.from_iterable(rows):
         for key, value in flat(record.config).items():
-            if key not in names and not key.startswith(prefixes):
-                values[key][json.dumps(value)] = value
-    return {key: [*by_text.values()] for key, by_text in values.items() if len(by_text) > 1}
+            if key in names or key.startswith(prefixes):
+                continue
+            if value not in values[key]:
+                values[key].append(value)
+    return {key: found for key, found in values.items() if len(found) > 1}
 
 
 def commits(records: Iterable[Mapping[str, Any]]) -> str:

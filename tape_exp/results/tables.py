@@ -1,4 +1,4 @@
-"""Tables of values, and their views: Markdown, LaTeX, CSV, a terminal."""
+"""Tables of values, and their views: Markdown, CSV, a terminal."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tabulate import LATEX_ESCAPE_RULES, tabulate
+from tabulate import tabulate
 
 from tape_exp.results.statistics import Value
 from tape_exp.settings.naming import display_name
@@ -102,15 +102,6 @@ class Table:
             turned = list(zip(head, *rows, strict=True))
             text = tabulate(turned, tablefmt="github", disable_numparse=True)
         return "\n".join([text, "", *textwrap.wrap(self.caption, min(width, 120)), ""])
-
-    def latex(self) -> str:
-        """Write a booktabs table."""
-        head, rows = self.text()
-        side = ["left", *["right"] * (len(head) - 1)]
-        form: Any = {"tablefmt": "latex_booktabs", "colalign": side, "disable_numparse": True}
-        text = tabulate(rows, head, **form)
-        begin = [r"\begin{table}", r"\centering", rf"\caption{{{tex(self.caption)}}}"]
-        return "\n".join([*begin, text.translate(SYMBOLS), r"\end{table}", ""])
 
     def csv(self) -> str:
         """Write it for programs: names as configs have them, and plain numbers.
@@ -216,20 +207,3 @@ def decimal(number: float, digits: int, sign: str = "") -> str:
 def is_small(number: float, digits: int) -> bool:
     """Say whether so many decimals would show 0 for a number that is not 0."""
     return 0 < abs(number) < 0.5 * 10.0**-digits
-
-
-MATHS = {"±": r"\pm", "→": r"\to", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
-MATHS |= {"≤": r"\le", "≥": r"\ge", "√": r"\surd", "†": r"\dagger", "χ": r"\chi", "²": "^2"}
-# What LaTeX's fonts lack, for str.translate.
-SYMBOLS = str.maketrans({symbol: f"${command}$" for symbol, command in MATHS.items()})
-SYMBOLS |= str.maketrans({"–": "--", "…": r"\dots{}", "|": "$|$"})
-ESCAPES = str.maketrans(LATEX_ESCAPE_RULES)
-
-
-def tex(text: str) -> str:
-    """Replace what LaTeX takes for commands, and symbols that it lacks.
-
-    >>> print(tex("95 % of 3 × 4"))
-    95 \\% of 3 $\\times$ 4
-    """
-    return text.translate(ESCAPES).translate(SYMBOLS)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ import numpy as np
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
 log = logging.getLogger("tape_exp")
+FEW = 8  # columns of a comparison, where nobody chooses them
 Z_95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
@@ -22,6 +24,30 @@ def is_result(metric: str) -> bool:
     diagnostics = ("address", "causal", "failures", "forced", "state")
     diagnostic = metric.partition("/")[0] in diagnostics
     return not diagnostic and not metric.endswith(("_stderr", "_low", "_high"))
+
+
+def main_results(metrics: Sequence[str]) -> list[str]:
+    """The few of many results that a comparison shows unless it is told which: of rows of trained
+    and of longer lengths the first measure of the task, over all, ``id/…`` and ``ood/…``; else
+    what the model scores, and where that is much, at the longest length only.
+    """
+    results = list(filter(is_result, metrics))
+    for metric in results:
+        split, _, measure = metric.partition("/")
+        if split in ("id", "ood"):
+            splits = [f"{split}/{measure}" for split in ("test", "id", "ood")]
+            return [name for name in results if name in splits]
+    of_the_text = ("/tokens", "/unigram_perplexity")
+    scores = [name for name in results if not name.endswith(of_the_text)]
+    if len(scores) <= FEW:
+        return scores
+    longest: dict[str, str] = {}
+    for name in scores:
+        measure, _, length = name.partition("@")
+        known = longest.get(measure, "").partition("@")[2]
+        if not (known.isdigit() and length.isdigit()) or int(length) > int(known):
+            longest[measure] = name
+    return list(longest.values())
 
 
 def check_metric(metric: str, announced: Sequence[str], derived: Sequence[str] = ()) -> None:
@@ -45,6 +71,15 @@ class Heatmap:
     trained: tuple[int, int]  # rows and columns up to here were seen in training
     rows: list[str] = field(default_factory=list)  # their names; none: 1, 2, …
     columns: list[str] = field(default_factory=list)
+    trained_length: int | None = None  # of columns that are lengths, among which it need not be
+
+    @property
+    def name(self) -> str:
+        """The name of its files, from what is to its left or, of curves, below it: of ``digits of
+        the first operand`` ``accuracy_by_digits``.
+        """
+        word = re.match(r"\w+", self.row_label or self.column_label)
+        return f"accuracy_by_{word[0].lower() if word else 'length'}"
 
     def to_rows(self) -> list[list[float | None]]:
         """Rounded values for a record; None where a cell was not scored."""

@@ -232,6 +232,8 @@ class Task(LightningDataModule):
         """Means over slices, trained and longer ones apart, and a heatmap over :attr:`axes`."""
         metrics = split_means(scores, self.measures, self.is_trained)
         heatmap = slice_heatmap(scores, self.measures, self.axes, self.is_trained)
+        if heatmap is not None and len(self.axes) == 1:
+            heatmap.trained_length = self.trained_length
         return Evaluation(metrics, heatmap)
 
     def is_trained(self, slice_: Any) -> bool:

@@ -134,6 +134,7 @@ class WordProblem(Task):
             trained=(2, sum(n <= self.train_letters for n in self.lengths)),
             rows=["states", "words"],
             columns=list(map(str, self.lengths)),
+            trained_length=self.train_letters,
         )
         shares = (right.mean(0), right_so_far.mean(0), self.group.guess(self.lengths[-1]))
         places = []

@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import Preempted, ignore_signals, leave_with_parent
+from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.commands import RunFailedError, command, report
 from tape_exp.settings.compose import complete, spell_out
 from tape_exp.settings.errors import ConfigError
@@ -22,6 +23,7 @@ from tape_exp.settings.folders import CONF
 from tape_exp.settings.origin import describe
 from tape_exp.settings.parser import unknown
 from tape_exp.settings.redact import redact
+from tape_exp.training.finished import finished
 
 LAUNCHERS = ("submitit", "joblib", "ray")  # of Hydra's, each with an error of its own for a worker
 NO_RAY = (
@@ -73,7 +75,9 @@ def train(cfg: DictConfig) -> None:
         sys.modules["__main__"].__spec__ = find_spec("tape_exp.training.__main__")
     try:
         complete(cfg, overrides.task)
-        from tape_exp.training.run import run  # imports torch: a mistake above is answered sooner
+        if not cfg.debug.plan and finished(RunDirectory(cfg)):
+            return
+        from tape_exp.training.run import run  # imports torch: what is above is answered sooner
 
         run(cfg)
     except Preempted:

@@ -35,6 +35,9 @@ class StepReport(Callback):
     every: int
     line_seconds: float = LINE_SECONDS
     _first: tuple[int, float] | None = field(default=None, init=False)  # step, and its end
+    _last_line: float = field(default=0.0, init=False)
+    _each: float = field(default=0.0, init=False)  # seconds of a step
+    _figures: dict[str, float] = field(default_factory=dict, init=False)  # of the last line
     _gauges: dict[str, float] = field(default_factory=dict, init=False)
     # step, time, time waited for data
     _since: tuple[int, float, float] | None = field(default=None, init=False)
@@ -42,8 +45,8 @@ class StepReport(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: Any, outputs: Any, batch: Any, index: int
     ) -> None:
-        """Report an optimizer step, which may have several micro-batches. A line of progress has
-        the step, the latest figures and the time left.
+        """Report an optimizer step, which may have several micro-batches; the line of the last one
+        comes after its validation.
         """
         if (index + 1) % trainer.accumulate_grad_batches:
             return
@@ -56,14 +59,21 @@ class StepReport(Callback):
         if self._first is None:  # the step in which the model may have been compiled
             self._first = (step, now)
             self._last_line = now
-        if now - self._last_line > self.line_seconds or step == total:
+        first, began = self._first
+        self._each = (now - began) / max(step - first, 1)
+        due = now - self._last_line > self.line_seconds
+        if due or step == total:
             self._last_line = now
-            (first, began) = self._first
-            each = (now - began) / max(step - first, 1)
-            left = timedelta(seconds=round(each * (total - step)))
-            values = trainer.progress_bar_metrics
-            latest = "  ".join(f"{k} {brief(float(values[k]), 4)}" for k in FIGURES if k in values)
-            log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, each, left)
+            self._figures = {name: float(n) for name, n in trainer.progress_bar_metrics.items()}
+        if due and step < total:
+            self._log_line(step, total)
+
+    def _log_line(self, step: int, total: int) -> None:
+        """Log a line of progress: the step, the latest figures and the time left."""
+        known = [name for name in FIGURES if name in self._figures]
+        latest = "  ".join(f"{name} {brief(self._figures[name], 4)}" for name in known)
+        left = timedelta(seconds=round(self._each * (total - step)))
+        log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, self._each, left)
 
     def _measure(self, trainer: Trainer, module: Any, length: int) -> None:
         now = time.perf_counter()
@@ -78,9 +88,12 @@ class StepReport(Callback):
         self._since = trainer.global_step, now, module.task.waited
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
-        """Leave the validation out of the rate."""
+        """Leave the validation out of the rate; log the line of the last step with its figures."""
         if self._since is not None:
             self._since = trainer.global_step, time.perf_counter(), module.task.waited
+        if self._first is not None and trainer.global_step == trainer.max_steps:
+            self._figures |= module.validation
+            self._log_line(trainer.global_step, trainer.max_steps)
 
 
 def track(items: Sequence[Item], description: str) -> Iterator[Item]:

@@ -1,9 +1,11 @@
 """What a run is warned of: settings that are valid, and whose results would mislead."""
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.models import peft
@@ -14,12 +16,12 @@ from tape_exp.tasks.base import Task
 
 
 def cautions(cfg: DictConfig, task: Task, decoder: Decoder, start: Path | None) -> list[str]:
-    """A sentence for each setting that has no effect or asks too much.
+    """A sentence for each setting that has no effect or asks too much, also of the machine.
 
     Args:
         start: the checkpoint that the run begins from, if it does.
     """
-    sentences = [*unread_states(decoder)]
+    sentences = [*unread_states(decoder), *busy_processor(cfg)]
     if task.trains:
         sentences += [*idle_rate(cfg, task, decoder)]
         if start is not None:
@@ -38,6 +40,19 @@ def unread_states(decoder: Decoder) -> Iterator[str]:
                 "only one layer has this encoding: its positions stay as they begin (those of "
                 f"TAPE are RoPE's). Give it two or more, as by task.arch.layers={2 * layers}."
             )
+
+
+def busy_processor(cfg: DictConfig) -> Iterator[str]:
+    """Of several threads on a processor that has more to do than it has cores."""
+    if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available():
+        return
+    load = os.getloadavg()[0]
+    cores = len(os.sched_getaffinity(0))
+    if load > cores and torch.get_num_threads() > 1:
+        yield (
+            f"This machine has a load of {load:.1f} on {cores} cores: threads that wait for each "
+            "other make a run many times slower. Put OMP_NUM_THREADS=1 in front of the command."
+        )
 
 
 def idle_rate(cfg: DictConfig, task: Task, decoder: Decoder) -> Iterator[str]:

@@ -107,6 +107,10 @@ class Loaded:
             raise ConfigError(f"model={self.config['model']['name']} has no position state.")
         return products
 
+    def symbols(self, text: str | Sequence[int]) -> list[str]:
+        """What each token of a text says; a token of a task whose rows are no text, its id."""
+        return [self.task.decode([number]) for number in self._ids(text)]
+
     def on(self, *overrides: str) -> tuple[Task, dict[str, Any]]:
         """The task of the run's config with overrides, and this config; no data are prepared.
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,7 @@ from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.position_use import state_metrics, updates_positions
 from tape_exp.training.callbacks import track
+from tape_exp.training.not_finite import first_seen
 
 GAUGED_ROWS = 4  # of a validation batch, whose position state is looked at
 
@@ -83,6 +84,8 @@ class LanguageModule(LightningModule):
         self._grad_norm = torch.zeros(())
         self._loss_tokens = torch.zeros(())
         self._counted = -1  # of all processes, at which step
+        self._batch: dict[str, Any] = {}  # the micro-batch whose loss is the latest
+        self._clipped = 0  # steps of this process
         self._sums: dict[str, Tensor] = {}  # of a validation
         self._state: dict[str, float] = {}  # of positions, in its first batch
 
@@ -115,7 +118,17 @@ class LanguageModule(LightningModule):
         if self._counted != self.global_step:  # it is the same for all micro-batches of a step
             self._loss_tokens = sum_over_processes(batch["loss_tokens"].clone())
             self._counted = self.global_step
-        total = self.decoder(
+        self._batch = batch
+        total = self._total_loss(self.decoder, batch, sampler)
+        loss = total / self._loss_tokens
+        self._loss = self._loss.to(loss.device) + loss.detach()
+        return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+
+    def _total_loss(
+        self, decoder: Callable[..., Tensor], batch: dict[str, Any], sampler: RowSampler
+    ) -> Tensor:
+        """The sum of the losses of a micro-batch."""
+        return decoder(
             batch["inputs"],
             positions_BT=batch.get("positions"),
             sampler=sampler,
@@ -123,14 +136,44 @@ class LanguageModule(LightningModule):
             weights_BT=batch.get("weights"),
             loss=self._loss_sum,
         )
-        loss = total / self._loss_tokens
-        self._loss = self._loss.to(loss.device) + loss.detach()
-        return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
-        """Clip by norm, and keep the norm for the report."""
+        """Clip by norm, and keep the norm for the report.
+
+        Raises:
+            NotFiniteError: the norm is NaN or infinite, and so would the weights be. A GPU, which
+                is waited for each time, is asked for it only in the first steps.
+        """
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.task.optim.clip)
         self._grad_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self._clipped += 1
+        if self._asks_for_norm() and not bool(self._grad_norm.isfinite()):
+            value = float(sum_over_processes(self._loss))
+            self._refuse(value, float(self._grad_norm), self.global_step + 1, self._first_seen())
+
+    def _asks_for_norm(self) -> bool:
+        """Whether this step waits for its gradient norm."""
+        on_cpu = self._grad_norm.device.type == "cpu"
+        return on_cpu or self._clipped < self.cfg.trainer.log_every
+
+    def _first_seen(self) -> str:
+        """Where the micro-batch first has a number that is not finite, before the weights do."""
+        if self.device_mesh is not None:  # no process has whole weights
+            return ""
+        sampler = RowSampler(self.cfg.seed, "positions", first=self._batch["first"])
+
+        def forward() -> Tensor:
+            with self.trainer.precision_plugin.forward_context():
+                return self._total_loss(self.decoder.forward, self._batch, sampler)
+
+        return first_seen(self.decoder, forward)
+
+    def _refuse(self, loss: float, norm: float, step: int, place: str = "") -> NoReturn:
+        """Raise :class:`NotFiniteError`, with the place where that was first seen."""
+        first = f", first seen {place}" if place else ""
+        raise NotFiniteError(
+            f"the loss is {loss} and the gradient norm {norm} at step {step}{first}. {self._advice}"
+        )
 
     def report_step(self, gauges: dict[str, float]) -> None:
         """Report an optimizer step every ``trainer.log_every``, and its ``gauges`` of throughput.
@@ -147,9 +190,7 @@ class LanguageModule(LightningModule):
         value = float(sum_over_processes(loss))
         norm = float(self._grad_norm)
         if not (math.isfinite(value) and math.isfinite(norm)):
-            raise NotFiniteError(
-                f"the loss is {value} and the gradient norm {norm} at step {step}. {self._advice}"
-            )
+            self._refuse(value, norm, step)
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
         self.send({"train/loss": value, "train/lr": lr, "train/grad_norm": norm} | gauges)
 

@@ -41,6 +41,7 @@ from tape_exp.training import from_config
 from tape_exp.training.callbacks import StepReport
 from tape_exp.training.cautions import cautions
 from tape_exp.training.faults import ProcessWatch, explained
+from tape_exp.training.finished import finished
 from tape_exp.training.logs import logs_of_run, set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError
 
@@ -91,17 +92,6 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
             return record
         with directory.lock():
             return finished(directory) or train_under_lock(directory, preemption, further)
-
-
-def finished(directory: RunDirectory) -> dict[str, Any]:
-    """The record of a run that is done; empty of any other."""
-    if not directory.done or directory.begins_anew():
-        return {}
-    set_up_logging()
-    log.info("%s is DONE: %s", directory.name, directory.path)
-    directory.refuse_other_weights(record := directory.record())
-    directory.tell_other_sources(record)
-    return record
 
 
 def train_under_lock(
@@ -229,7 +219,7 @@ def save_results(
 
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
-    """Write heatmap and patterns (PNG and NPZ) and tables (JSON); return the images."""
+    """Write accuracy and patterns (PNG and NPZ) and tables (JSON); return the images."""
     from tape_exp.drawing.plots import grids, run_matrices
 
     cfg = directory.cfg
@@ -237,9 +227,10 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     images = []
     model = display_name(cfg.model.name)
     title = f"{model} on {task_title(cfg.task)}, scale {cfg.scale.name}, seed {cfg.seed}"
-    if evaluation.heatmap is not None:
-        images.append(grids({model: evaluation.heatmap}, folder / "heatmap.png", title))
-        np.savez_compressed(folder / "heatmap.npz", values=evaluation.heatmap.values)
+    grid = evaluation.heatmap
+    if grid is not None:
+        images.append(grids({model: grid}, folder / f"{grid.name}.png", title))
+        np.savez_compressed(folder / f"{grid.name}.npz", values=grid.values)
     if evaluation.matrices:
         path = folder / "patterns.png"
         images.append(run_matrices(evaluation.matrices, path, title))
@@ -299,7 +290,7 @@ def check_finite(metrics: dict[str, float], lr: float) -> None:
 
 
 def log_result(directory: RunDirectory, module: LanguageModule, images: list[Path]) -> None:
-    """Log heatmap, metrics with their standard errors (SE), and where the files are."""
+    """Log accuracy by length, metrics with their standard errors (SE), and where the files are."""
     evaluation = module.evaluation
     every = module.validation | module.evaluation.metrics
     if evaluation.heatmap is not None:

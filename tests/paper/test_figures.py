@@ -60,6 +60,14 @@ def test_a_task_with_one_axis_is_a_curve_over_its_lengths(tmp_path):
     assert "RoPE" in text
 
 
+@pytest.mark.parametrize(("points", "drawn"), [(2, 0), (3, 1)])
+def test_a_curve_of_losses_has_three_points_or_more(points, drawn):
+    curve = {"step": [*range(points)], "value": [1.0] * points}
+    every = runs("rope", [50.0, 60.0], curves={"val/loss": curve})
+    artifact = addition(figures=[{"kind": "losses"}])
+    assert len([*figures(View(artifact, "smoke", every))]) == drawn
+
+
 def test_parts_are_drawn_for_models_that_have_several(tmp_path):
     """A panel for a chosen label of the first dimension; RoPE has one part, and is left out."""
     both = {"causal/intact/x": 90.0, "causal/static/x": 40.0}

@@ -192,10 +192,17 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
     own = tmp_path / "runs" / ".compare"
     assert (own / "tables" / "compare_arithmetic-smoke.csv").exists()
     assert len(read_records(own / "records")) == 2
+    assert [*compare.saved(own / "tables")[0].columns] == ["id/exact_match"]
     monkeypatch.setattr(local, "start", None)  # nothing may run again
     assert main(words) == 0
     assert main([*words[:-2], words[-1], "metrics=test/exact_matc"]) == 2
     assert "Did you mean 'test/exact_match'" in capsys.readouterr().err
+    assert main([*words[:-2], words[-1]]) == 0
+    printed = capsys.readouterr().out
+    assert "| test/exact_match   | id/exact_match   | ood/exact_match   |" in printed
+    assert "val/loss" not in printed
+    assert "seed 0. Further results are in its CSV file." in printed
+    assert "val/loss" in (own / "tables" / "compare_arithmetic_3-smoke.csv").read_text()
 
 
 def test_a_comparison_never_takes_the_name_of_another(tmp_path):

@@ -91,9 +91,9 @@ def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
     directory = RunDirectory(cfg)
     files = next(directory.path.glob("wandb/offline-run-*/files"))
     assert files.parent.name.endswith(directory.hash)
-    images = list(files.glob("media/images/test/heatmap_*.png"))
+    images = list(files.glob("media/images/test/accuracy_by_digits_*.png"))
     assert len(images) == 1
-    assert images[0].read_bytes() == (directory.artifacts / "heatmap.png").read_bytes()
+    assert images[0].read_bytes() == (directory.artifacts / "accuracy_by_digits.png").read_bytes()
     table = json.loads(next(files.glob("media/table/test/samples_*.table.json")).read_text())
     rows = json.loads((directory.artifacts / "samples.json").read_text())
     assert table["columns"] == list(rows[0])
@@ -112,7 +112,7 @@ def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
     assert started.display_name == directory.name
     assert list(started.tags) == ["rope", "arithmetic", "smoke", "mine"]
     assert started.notes == "rope on arithmetic, scale smoke, seed 0"
-    charts = {key for row in logged for key in row if not key.startswith(("_", "test/heatmap"))}
+    charts = {key for row in logged for key in row if not key.startswith(("_", "test/accuracy_by"))}
     kinds = [json.loads(v) for row in logged for key, v in row.items() if key.endswith("/_type")]
     assert kinds.count("images/separated") == len(list(directory.artifacts.glob("*.png"))) >= 1
     assert kinds.count("table-file") == len(list(directory.artifacts.glob("*.json"))) >= 1

@@ -408,6 +408,20 @@ LIGHT = {
 @pytest.mark.parametrize("command", LIGHT)
 def test_a_command_that_trains_nothing_imports_no_torch(command, tmp_path):
     words, heavy = LIGHT[command]
+    assert not heavy & modules_of(words)
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_answered_without_torch(tmp_path):
+    words = ["model=rope", "task=arithmetic", f"runs={tmp_path}"]
+    directory = RunDirectory(compose_config(words))
+    directory.path.mkdir(parents=True)
+    directory.finish({"metrics": {}})
+    assert not {"torch", "lightning"} & modules_of(["train", *words])
+
+
+def modules_of(words):
+    """The packages that a command has imported when it ends."""
     program = (
         "import sys, atexit; from tape_exp.__main__ import main\n"
         "atexit.register(lambda: print('modules:', *{m.partition('.')[0] for m in sys.modules}))\n"
@@ -418,4 +432,4 @@ def test_a_command_that_trains_nothing_imports_no_torch(command, tmp_path):
     )
     loaded = set(ended.stdout.rpartition("modules:")[2].split())
     assert "tape_exp" in loaded, ended.stderr
-    assert not heavy & loaded
+    return loaded

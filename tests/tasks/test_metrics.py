@@ -8,7 +8,7 @@ import pytest
 import tape_exp as te
 from tape_exp.results.derived import as_shown
 from tape_exp.results.store import read_records
-from tape_exp.runs.evaluation import Evaluation, check_metric, is_result
+from tape_exp.runs.evaluation import Evaluation, check_metric, is_result, main_results
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -107,3 +107,27 @@ def test_a_class_that_names_nothing_of_its_own_may_measure_anything(kind, metric
     else:
         with pytest.raises(ConfigError, match=rf"^metric {metric} is not known\. .*The task has "):
             check_metric(metric, announced)
+
+
+LENGTHS = (64, 128, 256, 512)
+PERPLEXITIES = [f"pg19/{name}@{n}" for n in LENGTHS for name in ("perplexity", "bits_per_byte")]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "main"),
+    [
+        (
+            "val/loss test/exact_match test/token_accuracy id/exact_match id/token_accuracy "
+            "ood/exact_match ood/exact_match_stderr test/exact_match@8 causal/gain/id/exact_match",
+            "test/exact_match id/exact_match ood/exact_match",
+        ),
+        ("val/loss test/state@4 id/state ood/state", "id/state ood/state"),
+        ("val/loss pg19/tokens pg19/unigram_perplexity qasper/f1", "val/loss qasper/f1"),
+        (
+            " ".join(["val/loss", "pg19/tokens", *PERPLEXITIES]),
+            "val/loss pg19/perplexity@512 pg19/bits_per_byte@512",
+        ),
+    ],
+)
+def test_a_comparison_shows_the_main_of_many_results(metrics, main):
+    assert main_results(metrics.split()) == main.split()

@@ -3,6 +3,7 @@
 import pytest
 
 from tape_exp.settings.compose import compose_config
+from tape_exp.training import cautions
 from tape_exp.training.cautions import idle_rate, unread_states
 from tape_exp.training.from_config import blank_parts
 from tape_exp.training.run import run
@@ -44,6 +45,18 @@ def test_a_rate_of_positions_that_nothing_has_is_told(words, told):
     cfg = compose_config([*ADDITION, *words])
     decoder, task = blank_parts(cfg)
     assert bool([*idle_rate(cfg, task, decoder)]) == told
+
+
+@pytest.mark.parametrize(
+    ("load", "threads", "told"), [(8.2, 2, True), (8.2, 1, False), (1.5, 2, False)]
+)
+def test_more_load_than_cores_is_told_where_threads_would_wait(load, threads, told, monkeypatch):
+    monkeypatch.setattr(cautions.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(cautions.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(cautions.torch, "get_num_threads", lambda: threads)
+    sentences = [*cautions.busy_processor(compose_config(["trainer=cpu"]))]
+    assert [*map(bool, sentences)] == [True] * told
+    assert all("a load of 8.2 on 2 cores" in sentence for sentence in sentences)
 
 
 @pytest.mark.slow

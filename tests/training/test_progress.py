@@ -21,3 +21,17 @@ def test_a_line_has_the_step_the_figures_and_the_time_left(caplog, monkeypatch):
     *_, line = caplog.messages
     assert line.startswith("step 24/60  train/loss 8.3e-04  val/exact_match 45.0000")
     assert line.endswith("0.500 s/step  0:00:18 left")
+
+
+def test_the_last_line_has_the_last_validation(caplog):
+    trainer = SimpleNamespace(max_steps=2, global_step=1, accumulate_grad_batches=1)
+    trainer.progress_bar_metrics = {"train/loss": 0.5, "val/exact_match": 40.0}
+    module = SimpleNamespace(report_step=lambda gauges: None, validation={"val/exact_match": 90.0})
+    progress = StepReport(every=1000)
+    with caplog.at_level(logging.INFO, "tape_exp"):
+        progress.on_train_batch_end(trainer, module, None, None, 0)
+        trainer.global_step = 2
+        progress.on_train_batch_end(trainer, module, None, None, 1)
+        progress.on_validation_end(trainer, module)
+    (line,) = caplog.messages
+    assert line.startswith("step 2/2  train/loss 0.5000  val/exact_match 90.0000")

@@ -104,8 +104,9 @@ def test_a_record_holds_what_tables_need_and_is_not_made_again(tiny_run, capsys)
     results = {"test/exact_match", "id/exact_match", "ood/exact_match", "val/loss"}
     assert results <= {*record["metrics"]}
     assert record["artifacts"] == sorted(path.name for path in directory.artifacts.iterdir())
-    assert {"heatmap.npz", "heatmap.png", "samples.json"} <= {*record["artifacts"]}
-    assert (directory.artifacts / "heatmap.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    name = "accuracy_by_digits"
+    assert {f"{name}.npz", f"{name}.png", "samples.json"} <= {*record["artifacts"]}
+    assert (directory.artifacts / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (directory.path / "config.yaml").exists()
     manifest = json.loads((directory.path / "manifest.json").read_text())
     assert manifest["config_hash"] == record["config_hash"]
@@ -129,6 +130,7 @@ def test_failed_run_ends_with_one_sentence_and_exit_code_1(tmp_path):
     assert failed.returncode == 1
     (line,) = failed.stderr.splitlines()
     assert line.startswith("error: NotFiniteError: the loss is")
+    assert ", first seen in the gradient of the parameter layers." in line
     assert "Lower task.optim.lr=1000.0" in line
     (traceback,) = tmp_path.rglob("FAILED")
     assert str(traceback) in failed.stdout

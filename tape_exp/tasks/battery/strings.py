@@ -1,4 +1,4 @@
-"""Strings: copy, reverse and sort them, and find a letter that is missing."""
+"""Strings: copy, reverse and sort them, and find a bit that is missing."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from tape_exp.tasks.sequences import Draws, SequenceTask
 
 
 class Copy(SequenceTask):
-    """``011|011<eos>``: letters, uniform and independent, then the same ones in another order.
+    """``011|011<eos>``: symbols, uniform and independent, then the same ones in another order.
 
     Of Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy"): duplicate and reverse
-    string over two letters, bucket sort over five. Copying, reversing and sorting are also tasks
+    string over two symbols, bucket sort over five. Copying, reversing and sorting are also tasks
     of Kazemnejad et al. (2023, "The Impact of Positional Encoding on Length Generalization").
 
     Deviations from Delétang et al.: a decoder writes the answer after a bar and is fed what it
@@ -18,17 +18,16 @@ class Copy(SequenceTask):
     """
 
     summary = "repeat a string"
-    unit = "letters"
     symbols = "|01"
     tokens = (2, 2)
     numbers = (1, 0)
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        letters = rng.choice(self.symbols[1:], n)
-        return [*letters, "|"], self.answer(letters)
+        string = rng.choice(self.symbols[1:], n)
+        return [*string, "|"], self.answer(string)
 
-    def answer(self, letters: list[str]) -> list[str]:
-        return letters
+    def answer(self, string: list[str]) -> list[str]:
+        return string
 
 
 class Reverse(Copy):
@@ -36,18 +35,18 @@ class Reverse(Copy):
 
     summary = "write a string from its end to its beginning"
 
-    def answer(self, letters: list[str]) -> list[str]:
-        return letters[::-1]
+    def answer(self, string: list[str]) -> list[str]:
+        return string[::-1]
 
 
 class Sort(Copy):
     """``4120|0124<eos>``, see :class:`Copy`."""
 
-    summary = "write the letters of a string in ascending order"
+    summary = "write the symbols of a string in ascending order"
     symbols = "|01234"
 
-    def answer(self, letters: list[str]) -> list[str]:
-        return sorted(letters)
+    def answer(self, string: list[str]) -> list[str]:
+        return sorted(string)
 
 
 class MissingDuplicate(SequenceTask):

@@ -1,0 +1,66 @@
+"""Axes of figures: lengths and their labels, and intervals that stay within."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tape_exp.drawing import plots
+from tape_exp.drawing.plots import Line, Panel, labels_with_room
+from tape_exp.drawing.style import new_figure
+from tape_exp.runs.evaluation import Heatmap
+
+
+@pytest.mark.parametrize(
+    ("lengths", "trained", "width", "labelled"),
+    [
+        ([4, 8, 12, 16, 32, 64], 8, 2.75, "4 8 12 16 32 64"),
+        ([4, 8, 12, 16, 32, 64], 12, 0.8, "4 8 12 32 64"),
+        ([4, 8, 12, 16, 32, 64], 10, 0.8, "4 8 16 32 64"),
+        ([76, 96, 128, 160, 192, 224, 256], 256, 1.1, "76 96 128 192 256"),
+        ([8], None, 2.75, "8"),
+    ],
+)
+def test_lengths_have_labels_as_far_as_there_is_room(lengths, trained, width, labelled):
+    labels = labels_with_room(lengths, trained, width)
+    assert len(labels) == len(lengths)
+    assert " ".join(filter(None, labels)) == labelled
+
+
+def test_the_curve_of_a_run_is_over_its_lengths_with_the_trained_one_marked_where_it_is():
+    heatmap = Heatmap(
+        np.array([[100.0, 60.0, 0.0]]),
+        title="right (%)",
+        row_label="",
+        column_label="length (symbols)",
+        trained=(1, 1),
+        rows=["exact match"],
+        columns=["8", "12", "64"],
+        trained_length=10,
+    )
+    panel = plots._as_curve(heatmap)
+    assert panel.lines[0].x == panel.ticks == [8, 12, 64]
+    assert (panel.trained, panel.log_x) == (10, True)
+
+
+@pytest.mark.parametrize(("ylim", "drawn"), [(None, (-80, 190)), (plots.PERCENT, (0, 100))])
+def test_the_axes_hold_every_interval(ylim, drawn):
+    axis = new_figure(2.0).subplots()
+    line = Line("a", [1, 2], [50, 60], [-80, 40], [70, 190], joined=False)
+    plots._draw_panel(axis, Panel("", "", "", [line], ylim=ylim, bars=True), 2.75)
+    ends = np.concatenate([path.vertices[:, 1] for path in axis.collections[0].get_paths()])
+    assert (min(ends), max(ends)) == drawn
+    low, high = axis.get_ylim()
+    assert low < min(ends)
+    assert max(ends) < high
+
+
+@pytest.mark.parametrize(
+    ("symbols", "shown"), [([*"ab|"], True), (["twenty letters and more"] * 3, False)]
+)
+def test_attention_to_a_text_is_at_its_symbols_where_these_have_room(symbols, shown, tmp_path):
+    path = tmp_path / "a.svg"
+    plots.run_matrices({"attention@1": np.eye(3)}, path, symbols=symbols)
+    texts = re.findall(r">([^<]+)</text>", path.read_text())
+    assert all(texts.count(symbol) == 2 * shown for symbol in symbols)
+    assert ("key position" in texts) == (not shown)
