@@ -224,7 +224,8 @@ def submit_workers(
     require_sbatch()
     module, *words = command
     code = ROOT if dirty else snapshot(sweep_folder([spec]).parent / "code")
-    workers = [replace(spec, overrides=words) for _ in range(count)]
+    own = [word for word in words if not word.startswith("slurm.")]
+    workers = [replace(spec, overrides=own) for _ in range(count)]
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     write_specs(workers, folder)
     script = batch_script(workers, command, folder, code, f"tape_exp.{module}")
