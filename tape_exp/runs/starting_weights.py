@@ -45,6 +45,10 @@ def is_task(spec: str) -> bool:
     return "/" not in spec and yaml_of("task", spec) is not None
 
 
+class NoRunError(ConfigError):
+    """A task whose run is to be begun from has no finished one."""
+
+
 def find(cfg: DictConfig) -> Path | None:
     """The checkpoint that a run begins from, if it does: a file, a run's newest, a task's run, or
     the folder of a Llama; a GGUF file becomes such a folder, below ``cache``.
@@ -94,7 +98,7 @@ def _of_task(task: str, cfg: DictConfig) -> Path:
     folders = [Path(cfg.runs).expanduser() / task / cfg.scale.name / model for model in models]
     runs = _finished_runs(folders[0], cfg) or _finished_runs(folders[-1], cfg)
     if not runs:
-        raise ConfigError(
+        raise NoRunError(
             f"checkpoint={task} is no file, nor the folder of a run or a Llama, nor a task with a "
             f"finished run of seed {cfg.seed} in {' or '.join(map(str, folders))}; train it."
         )

@@ -207,6 +207,17 @@ def test_dry_run_says_that_changes_will_be_refused(slurm, monkeypatch, capsys):
         assert ("1 to submit. It will be refused: " in said) == refused
 
 
+def test_a_base_of_other_settings_that_is_finished_is_the_one_to_begin_from(slurm):
+    words = ["checkpoint=c4", "model=rope", f"runs={slurm}/runs"]
+    (other,) = specs_of(["task=c4", "task.optim.lr=0.01", *words[1:]])
+    base = RunDirectory(other.config)
+    base.open({})
+    (base.checkpoints / "step00000008.ckpt").touch()
+    finish(base)
+    (job,) = specs_of(["task=patterns", *words])
+    assert job.folder == RunDirectory(job.config).path
+
+
 def test_where_nothing_is_to_be_submitted_no_code_is_copied(slurm, monkeypatch, capsys):
     monkeypatch.setattr(room, "snapshot", None)
     words = ["model=rope", "seed=0", f"runs={slurm}/runs"]
