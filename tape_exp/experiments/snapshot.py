@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from tape_exp.runs.manifest import git_state
+from tape_exp.runs.git import git_state
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 

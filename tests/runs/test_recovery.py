@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from tape_exp import export
 from tape_exp.results.store import commits
-from tape_exp.runs import checkpoints, manifest
+from tape_exp.runs import checkpoints, git, manifest
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.runs.saved import file_name, saved
@@ -190,8 +190,8 @@ def test_a_clone_of_another_user_names_its_commit(tmp_path, monkeypatch):
     commit_all(tmp_path)
     for path in (tmp_path, *tmp_path.rglob("*")):
         os.chown(path, 4242, 4242)
-    monkeypatch.setattr(manifest, "ROOT", tmp_path)
-    assert manifest.git_state()["commit"]
+    monkeypatch.setattr(git, "ROOT", tmp_path)
+    assert git.git_state()["commit"]
 
 
 def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
@@ -199,18 +199,18 @@ def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "kept.py").write_text("")
     commit_all(tmp_path)
-    monkeypatch.setattr(manifest, "ROOT", tmp_path)
+    monkeypatch.setattr(git, "ROOT", tmp_path)
     (tmp_path / "results" / "new.json").write_text("")
-    assert manifest.git_state()["dirty"] is False
+    assert git.git_state()["dirty"] is False
     for folder in ("tape_exp", "conf"):
         (tmp_path / folder / "mine.py").write_text("")
-        assert manifest.git_state()["dirty"] is True
+        assert git.git_state()["dirty"] is True
         (tmp_path / folder / "mine.py").unlink()
-    monkeypatch.setattr(manifest, "INSTALLED", True)  # then the repository is another project's
-    assert manifest.git_state() == {"commit": None, "dirty": None}
-    monkeypatch.setattr(manifest, "INSTALLED", False)
+    monkeypatch.setattr(git, "INSTALLED", True)  # then the repository is another project's
+    assert git.git_state() == {"commit": None, "dirty": None}
+    monkeypatch.setattr(git, "INSTALLED", False)
     shutil.rmtree(tmp_path / ".git")
-    assert manifest.git_state() == {"commit": None, "dirty": None}
+    assert git.git_state() == {"commit": None, "dirty": None}
 
 
 def test_the_commit_is_that_of_the_clone_whatever_a_hook_or_a_config_says(tmp_path, monkeypatch):
@@ -219,18 +219,18 @@ def test_the_commit_is_that_of_the_clone_whatever_a_hook_or_a_config_says(tmp_pa
         (tmp_path / name / "tape_exp").mkdir(parents=True)
         (tmp_path / name / "tape_exp" / "kept.py").write_text(name)
         commit_all(tmp_path / name)
-    monkeypatch.setattr(manifest, "ROOT", tmp_path / "clone")
+    monkeypatch.setattr(git, "ROOT", tmp_path / "clone")
     asked = ["git", "-C", str(tmp_path / "clone"), "rev-parse", "HEAD"]
     commit = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
-    assert manifest.git_state() == {"commit": commit, "dirty": False}
+    assert git.git_state() == {"commit": commit, "dirty": False}
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / ".git" / "index"))
-    assert manifest.git_state() == {"commit": commit, "dirty": False}
+    assert git.git_state() == {"commit": commit, "dirty": False}
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".gitconfig").write_text("[status]\nshowUntrackedFiles = no\n")
     (tmp_path / "clone" / "tape_exp" / "mine.py").write_text("")
-    assert manifest.git_state() == {"commit": commit, "dirty": True}
+    assert git.git_state() == {"commit": commit, "dirty": True}
 
 
 def test_a_metric_that_is_no_number_fails_the_run():
