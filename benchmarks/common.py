@@ -12,7 +12,7 @@ import torch
 
 from tape_exp.machine.files import read_jsonl, write_atomically
 from tape_exp.models.layers import LayerKind, kinds_of
-from tape_exp.runs.record import git_state
+from tape_exp.runs.git import git_state
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 

@@ -19,8 +19,8 @@ import torch
 from benchmarks.common import DEVICE, parser, seconds, spread, write_record
 from tape_exp.machine.hardware import machine_name
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.manifest import environment_info
 from tape_exp.runs.metrics import read_metrics
-from tape_exp.runs.record import environment_info
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches

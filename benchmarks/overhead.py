@@ -21,7 +21,7 @@ from benchmarks.common import DEVICE, now, parser, spread, write_record
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.runs.record import environment_info
+from tape_exp.runs.manifest import environment_info
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.training import from_config

@@ -155,7 +155,7 @@ def test_an_installation_is_of_the_working_directory(installed, tmp_path):
     program = (
         "import json; from tape_exp.paper import artifact\nfrom tape_exp.results import store\n"
         "from tape_exp.runs.directory import RunDirectory\n"
-        "from tape_exp.runs.record import git_state\n"
+        "from tape_exp.runs.git import git_state\n"
         "from tape_exp.settings import compose, folders\n"
         f"path = RunDirectory(compose.compose_config({words})).path\n"
         "read = store.known_records()\n"

@@ -6,6 +6,8 @@ key that is given twice the last word counts, as Hydra has it.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 
 from hydra import initialize_config_dir
@@ -13,9 +15,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from tape_exp.experiments.bases import locate, with_bases
+from tape_exp.experiments.bases import add, locate, locate_all, with_bases
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.runs.identity import NOT_COMPUTED, section_of
+from tape_exp.runs.starting_weights import NoRunError
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import CONF
@@ -30,11 +33,26 @@ def specs_of(words: Sequence[str]) -> list[RunSpec]:
     """
     specs: dict[str, RunSpec] = {}
     for overrides in combinations(words):
-        with_bases(specs, RunSpec(overrides, compose_config(overrides)))
-    for spec in specs.values():
-        if spec.needs is None or spec.needs.done:
+        spec = RunSpec(overrides, compose_config(overrides))
+        with suppress(NoRunError):
             locate(spec)
+        if begins_from_another(spec):
+            add(specs, spec)
+        else:
+            with_bases(specs, spec)
+    locate_all([*specs.values()])
     return sorted(specs.values(), key=lambda spec: spec.level)
+
+
+def begins_from_another(spec: RunSpec) -> bool:
+    """Whether a run begins from one that is there, and is not the one that would be made for it:
+    a run of the same task with other settings.
+    """
+    own: dict[str, RunSpec] = {}
+    with_bases(own, replace(spec))
+    *made, _ = own.values()
+    locate_all(made)
+    return spec.folder is not None and not all(base.done for base in made)
 
 
 def run_words(words: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from tape_exp.experiments import cluster
 from tape_exp.experiments.run_spec import RunSpec, write_specs
-from tape_exp.experiments.snapshot import place_of, snapshot
+from tape_exp.experiments.snapshot import check_committed, place_of, snapshot
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import INSTALLED, ROOT
@@ -112,11 +112,11 @@ def show_runs(
     """
     sweep = sweep_folder(specs)
     queue: dict[int, tuple[str, str]] = {}
-    unknown = ""
+    notes = []
     try:
         queue = queued(sweep.name)
     except ConfigError as error:
-        unknown = f" Without SLURM's queue: {error}"
+        notes.append(f"Without SLURM's queue: {error}")
     arrays = arrays_of(specs, queue, after)
     if arrays:
         code = ROOT if dirty else place_of(sweep.parent / "code")
@@ -125,7 +125,12 @@ def show_runs(
         print("# sbatch", *array.options(cap, "<the array above>"))
         for number in array.numbers:
             print(f"#   {number}: {specs[number].line}")
-    print(f"# {counts(specs, queue, arrays)}{unknown}")
+    try:
+        if arrays and not dirty:
+            check_committed()
+    except ConfigError as error:
+        notes.append(f"It will be refused: {error}")
+    print("#", counts(specs, queue, arrays), *notes)
 
 
 def print_defaults(options: dict[str, Any]) -> None:
@@ -224,7 +229,8 @@ def submit_workers(
     require_sbatch()
     module, *words = command
     code = ROOT if dirty else snapshot(sweep_folder([spec]).parent / "code")
-    workers = [replace(spec, overrides=words) for _ in range(count)]
+    own = [word for word in words if not word.startswith("slurm.")]
+    workers = [replace(spec, overrides=own) for _ in range(count)]
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     write_specs(workers, folder)
     script = batch_script(workers, command, folder, code, f"tape_exp.{module}")

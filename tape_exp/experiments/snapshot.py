@@ -2,11 +2,12 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from filelock import FileLock
 
-from tape_exp.runs.record import git_state
+from tape_exp.runs.git import git_state
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 
@@ -23,18 +24,22 @@ def snapshot(folder: Path) -> Path:
     copy = place_of(folder)
     if copy == ROOT:
         return ROOT
-    state = git_state()
-    if state["dirty"]:
-        raise ConfigError(
-            f"{ROOT} has changes that are not committed, and jobs run a copy of the last commit: "
-            "commit them, or add --dirty, with which each job runs the files that it finds."
-        )
+    check_committed()
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock", timeout=LOCK_SECONDS):
         if not (copy / "train.py").exists():  # the last file that git writes
             _git("worktree", "prune")
-            _git("worktree", "add", "--detach", "--force", str(copy), state["commit"])
+            _git("worktree", "add", "--detach", "--force", str(copy), copy.name)
     return copy
+
+
+def check_committed() -> None:
+    """Raise :class:`ConfigError` where the clone has changes, which a copy would lack."""
+    if git_state()["dirty"]:
+        raise ConfigError(
+            f"{ROOT} has changes that are not committed, and jobs run a copy of the last commit: "
+            "commit them, or add --dirty, with which each job runs the files that it finds."
+        )
 
 
 def place_of(folder: Path) -> Path:
@@ -48,7 +53,7 @@ def _git(*words: str) -> None:
     command = ["git", "-c", f"safe.directory={ROOT}", *words]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
-        reason = " ".join(done.stderr.split()).rstrip(".")
+        print(done.stderr.strip(), file=sys.stderr)
         raise ConfigError(
-            f"git cannot copy the code for the jobs: {reason}. --dirty needs no copy."
+            "git cannot copy the code for the jobs, as it says above: --dirty needs no copy."
         )

@@ -27,9 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen in (["-h"], ["--help"]):
         print(f"{USAGE}\n{__doc__}")
         return 0
-    file, *words = arguments[len(chosen) :] or [""]
+    given = arguments[len(chosen) :]
+    if not given:
+        raise ConfigError("name a file to submit, as in tape-exp submit launch/run.sbatch.")
+    file, *words = given
     if not Path(file).is_file():
-        raise ConfigError(f"{file or 'nothing'} is no file to submit; {USAGE}.")
+        raise ConfigError(f"{file} is no file to submit: `tape-exp submit --help` explains it.")
     settings = cluster_settings()
     os.environ["TAPE_EXP_SETUP"] = "\n".join(settings.pop("setup", []))  # launch/job.sh runs it
     text = Path(file).read_text(encoding="utf-8")

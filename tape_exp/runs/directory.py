@@ -23,7 +23,7 @@ from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.identity import identity_of, variant
 from tape_exp.runs.llama_base import apply_llama_config
-from tape_exp.runs.record import manifest
+from tape_exp.runs.manifest import manifest
 from tape_exp.runs.saved import saved
 from tape_exp.runs.starting_weights import find, fingerprint, title
 from tape_exp.settings import files
@@ -120,7 +120,7 @@ class RunDirectory:
             self.tell_other_sources(began)
             # The task refuses checkpoints of other assets, and those of the run stay.
             assets = {name: assets[name] for name in assets if not (self.path / name).exists()}
-        made = manifest(self, began)
+        made = manifest(self.hash, self.identity, self.cfg.rerun, self.start, began)
         self.begun = True
         for place in (self.path, self.checkpoints, self.artifacts):
             place.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,10 @@ def is_task(spec: str) -> bool:
     return "/" not in spec and yaml_of("task", spec) is not None
 
 
+class NoRunError(ConfigError):
+    """A task whose run is to be begun from has no finished one."""
+
+
 # ---- which checkpoint is meant ----
 
 
@@ -98,7 +102,7 @@ def _of_task(task: str, cfg: DictConfig) -> Path:
         runs = runs or _finished_runs(of_scale / model, cfg)
     if not runs:
         searched = " or ".join(str(of_scale / model) for model in models)
-        raise ConfigError(
+        raise NoRunError(
             f"checkpoint={task} is no file, nor the folder of a run or a Llama, nor a task with a "
             f"finished run of seed {cfg.seed} in {searched}; train it."
         )

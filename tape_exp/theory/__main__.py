@@ -18,7 +18,7 @@ from torch import Tensor
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
 from tape_exp.paper.special import theory
-from tape_exp.runs.record import environment_info
+from tape_exp.runs.manifest import environment_info
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
 from tape_exp.settings.parser import ArgumentParser

@@ -147,6 +147,10 @@ def test_submit_fills_in_what_neither_command_nor_file_says(sbatch, capsys):
 def test_submit_needs_a_file(sbatch, capsys):
     assert submit_file.main(["--time=5", "nowhere.sbatch"]) == 2
     assert "nowhere.sbatch is no file to submit" in capsys.readouterr().err
+    assert submit_file.main(["--time=5"]) == 2
+    assert "name a file to submit, as in tape-exp submit launch/run.sbatch." in (
+        capsys.readouterr().err
+    )
 
 
 def test_settings_that_are_no_mapping_are_refused(sbatch, capsys):

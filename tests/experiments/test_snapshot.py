@@ -18,7 +18,7 @@ def clone(tmp_path, monkeypatch) -> Path:
     git(folder, "init", "-q")
     commit(folder)
     monkeypatch.setattr(snapshot, "ROOT", folder)
-    monkeypatch.setattr("tape_exp.runs.record.ROOT", folder)
+    monkeypatch.setattr("tape_exp.runs.git.ROOT", folder)
     return folder
 
 

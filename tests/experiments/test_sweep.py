@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tape_exp.experiments import cluster
+from tape_exp.experiments import cluster, snapshot
 from tape_exp.experiments import slurm as room
 from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.run_spec import read_specs
@@ -44,6 +44,7 @@ def slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setattr(cluster, "CLUSTER", tmp_path / "cluster.yaml")
     monkeypatch.setattr(room, "snapshot", lambda folder: ROOT)
+    monkeypatch.setattr(room, "check_committed", lambda: None)
     return tmp_path
 
 
@@ -194,6 +195,27 @@ def test_dry_run_shows_what_would_be_submitted_in_order(slurm, capsys):
     assert main(["sweep", "--dry-run", *words]) == 0
     shown = capsys.readouterr().out
     assert "1 done, 0 in the queue, 5 to submit. Without SLURM's queue: squeue failed" in shown
+
+
+def test_dry_run_says_that_changes_will_be_refused(slurm, monkeypatch, capsys):
+    monkeypatch.setattr(room, "check_committed", snapshot.check_committed)
+    monkeypatch.setattr(snapshot, "git_state", lambda: {"commit": "0" * 40, "dirty": True})
+    words = ["sweep", "--dry-run", "model=rope", f"runs={slurm}/runs"]
+    for options, refused in ([], True), (["--dirty"], False):
+        assert main([*words, *options]) == 0
+        said = capsys.readouterr().out
+        assert ("1 to submit. It will be refused: " in said) == refused
+
+
+def test_a_base_of_other_settings_that_is_finished_is_the_one_to_begin_from(slurm):
+    words = ["checkpoint=c4", "model=rope", f"runs={slurm}/runs"]
+    (other,) = specs_of(["task=c4", "task.optim.lr=0.01", *words[1:]])
+    base = RunDirectory(other.config)
+    base.open({})
+    (base.checkpoints / "step00000008.ckpt").touch()
+    finish(base)
+    (job,) = specs_of(["task=patterns", *words])
+    assert job.folder == RunDirectory(job.config).path
 
 
 def test_where_nothing_is_to_be_submitted_no_code_is_copied(slurm, monkeypatch, capsys):

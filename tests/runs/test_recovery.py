@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from tape_exp import export
 from tape_exp.results.store import commits
-from tape_exp.runs import checkpoints, record
+from tape_exp.runs import checkpoints, git, manifest
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.runs.saved import file_name, saved
@@ -193,8 +193,8 @@ def test_a_clone_of_another_user_names_its_commit(tmp_path, monkeypatch):
     commit_all(tmp_path)
     for path in (tmp_path, *tmp_path.rglob("*")):
         os.chown(path, 4242, 4242)
-    monkeypatch.setattr(record, "ROOT", tmp_path)
-    assert record.git_state()["commit"]
+    monkeypatch.setattr(git, "ROOT", tmp_path)
+    assert git.git_state()["commit"]
 
 
 def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
@@ -202,18 +202,18 @@ def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "kept.py").write_text("")
     commit_all(tmp_path)
-    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(git, "ROOT", tmp_path)
     (tmp_path / "results" / "new.json").write_text("")
-    assert record.git_state()["dirty"] is False
+    assert git.git_state()["dirty"] is False
     for folder in ("tape_exp", "conf"):
         (tmp_path / folder / "mine.py").write_text("")
-        assert record.git_state()["dirty"] is True
+        assert git.git_state()["dirty"] is True
         (tmp_path / folder / "mine.py").unlink()
-    monkeypatch.setattr(record, "INSTALLED", True)  # then the repository is another project's
-    assert record.git_state() == {"commit": None, "dirty": None}
-    monkeypatch.setattr(record, "INSTALLED", False)
+    monkeypatch.setattr(git, "INSTALLED", True)  # then the repository is another project's
+    assert git.git_state() == {"commit": None, "dirty": None}
+    monkeypatch.setattr(git, "INSTALLED", False)
     shutil.rmtree(tmp_path / ".git")
-    assert record.git_state() == {"commit": None, "dirty": None}
+    assert git.git_state() == {"commit": None, "dirty": None}
 
 
 def test_the_commit_is_that_of_the_clone_whatever_a_hook_or_a_config_says(tmp_path, monkeypatch):
@@ -222,18 +222,18 @@ def test_the_commit_is_that_of_the_clone_whatever_a_hook_or_a_config_says(tmp_pa
         (tmp_path / name / "tape_exp").mkdir(parents=True)
         (tmp_path / name / "tape_exp" / "kept.py").write_text(name)
         commit_all(tmp_path / name)
-    monkeypatch.setattr(record, "ROOT", tmp_path / "clone")
+    monkeypatch.setattr(git, "ROOT", tmp_path / "clone")
     asked = ["git", "-C", str(tmp_path / "clone"), "rev-parse", "HEAD"]
     commit = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
-    assert record.git_state() == {"commit": commit, "dirty": False}
+    assert git.git_state() == {"commit": commit, "dirty": False}
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / ".git" / "index"))
-    assert record.git_state() == {"commit": commit, "dirty": False}
+    assert git.git_state() == {"commit": commit, "dirty": False}
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".gitconfig").write_text("[status]\nshowUntrackedFiles = no\n")
     (tmp_path / "clone" / "tape_exp" / "mine.py").write_text("")
-    assert record.git_state() == {"commit": commit, "dirty": True}
+    assert git.git_state() == {"commit": commit, "dirty": True}
 
 
 def test_a_metric_that_is_no_number_fails_the_run():
@@ -243,12 +243,12 @@ def test_a_metric_that_is_no_number_fails_the_run():
 
 def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monkeypatch):
     states = [{"commit": "a" * 40, "dirty": True}, {"commit": "b" * 40, "dirty": False}]
-    monkeypatch.setattr(record, "git_state", lambda: states[0])
+    monkeypatch.setattr(manifest, "git_state", lambda: states[0])
     cfg, first = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
     directory = RunDirectory(cfg)
     for name in ("DONE", "record.json"):
         (directory.path / name).unlink()
-    monkeypatch.setattr(record, "git_state", lambda: states[1])
+    monkeypatch.setattr(manifest, "git_state", lambda: states[1])
     for _ in range(2):
         _, again = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
         git = states[0] | {"later": [states[1]["commit"]]}
