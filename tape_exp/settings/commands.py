@@ -72,8 +72,8 @@ def open_console() -> None:
 
 
 def is_mistake(error: Exception) -> bool:
-    """Whether an error is the user's: a ConfigError, Hydra's or OmegaConf's, an extra that is not
-    installed.
+    """Say whether an error is the user's: a ConfigError, Hydra's or OmegaConf's, an extra that is
+    not installed.
     """
     module = type(error).__module__.partition(".")[0]
     return isinstance(error, ConfigError) or module in PARSERS or bool(missing_package(error))
@@ -81,17 +81,23 @@ def is_mistake(error: Exception) -> bool:
 
 def report(error: Exception) -> int:
     """Print an error as one sentence, and return its status: 2 for a mistake, else 1."""
-    mistake = is_mistake(error)
-    if missing := missing_package(error):
-        sentence = missing
-    elif mistake and not isinstance(error, ConfigError):
+    print(f"error: {redact(sentence_of(error))}", file=sys.stderr)
+    return 2 if is_mistake(error) else 1
+
+
+def sentence_of(error: Exception) -> str:
+    """Explain an error in one sentence."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    missing = missing_package(error)
+    if missing:
+        return missing
+    if is_mistake(error):
         from tape_exp.settings.compose import explain  # imports Hydra
 
-        sentence = explain(error, sys.argv[1:])
-    elif isinstance(error, OSError):
-        place = error.filename2 or error.filename
-        sentence = f"{f'{place}: ' if place else ''}{error.strerror or error}."
-    else:
-        sentence = str(error) if mistake else describe(error)
-    print(f"error: {redact(sentence)}", file=sys.stderr)
-    return 2 if mistake else 1
+        return explain(error, sys.argv[1:])
+    if isinstance(error, OSError):
+        file = error.filename2 or error.filename
+        reason = error.strerror or error
+        return f"{file}: {reason}." if file else f"{reason}."
+    return describe(error)

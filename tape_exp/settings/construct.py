@@ -49,7 +49,7 @@ def build(node: Any, section: str, *, also: Sequence[str] = (), **passed: Any) -
 
 
 def locate(target: Any, section: str) -> type:
-    """The class that ``<section>._target_`` names, which must be a subclass of its kind.
+    """Import the class that ``<section>._target_`` names, which must be a subclass of its kind.
 
     Raises:
         ConfigError: it cannot be imported, or is no such class.
@@ -70,25 +70,31 @@ def locate(target: Any, section: str) -> type:
 
 @cache
 def arguments_model(cls: Any, passed: frozenset[str] = frozenset()) -> Any:
-    """A pydantic model of the arguments that a config may set: those of the constructor but for the
-    ``passed`` ones and, where it ends in ``**settings``, those of the next class's constructor, to
-    which it passes them.
+    """Make a pydantic model of the arguments that a config may set: those of the constructor, but
+    for the ``passed`` ones, and, where it ends in ``**settings``, those of the next class's
+    constructor, to which it passes them.
     """
     fields: dict[str, Any] = {}
-    for owner in (c for c in cls.__mro__ if "__init__" in vars(c)):
-        _, *own = inspect.signature(owner.__init__).parameters.values()
+    for owner in cls.__mro__:
+        if "__init__" not in vars(owner):
+            continue
+        _, *parameters = inspect.signature(owner.__init__).parameters.values()
         hints = typing.get_type_hints(owner.__init__, include_extras=True)
-        for p in own:
-            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in passed:
-                field = hints.get(p.name, Any), ... if p.default is p.empty else p.default
-                fields.setdefault(p.name, field)
-        if all(p.kind is not p.VAR_KEYWORD for p in own):
+        passes_on = False
+        for parameter in parameters:
+            name = parameter.name
+            if parameter.kind is parameter.VAR_KEYWORD:
+                passes_on = True
+            elif parameter.kind is not parameter.VAR_POSITIONAL and name not in passed:
+                default = ... if parameter.default is parameter.empty else parameter.default
+                fields.setdefault(name, (hints.get(name, Any), default))
+        if not passes_on:
             break
     return create_model(cls.__name__, __config__=STRICT, **fields)
 
 
 def validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) -> Any:
-    """An object of a dataclass, or of a model of pydantic, from a section's keys; raises as
+    """Make an object of a dataclass, or of a model of pydantic, from a section's keys; raises as
     :func:`build` does. They are JSON, so that a list may stand for a tuple and nothing else is
     converted.
     """
@@ -101,15 +107,18 @@ def validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) -
 
 
 def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[str]) -> str:
-    """The first of pydantic's errors, with the key and, where it is unknown, the nearest one."""
+    """Explain the first of pydantic's errors, by the key and, where it is unknown, the nearest
+    one.
+    """
     first = error.errors(include_url=False)[0]
-    place = first["loc"][1:]
-    key = ".".join(filter(None, [section, *map(str, place)]))
-    if isinstance(cause := first.get("ctx", {}).get("error"), ConfigError):
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
         return str(cause)
+    path = first["loc"][1:]
+    key = ".".join(filter(None, [section, *map(str, path)]))
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = [*_keys_at(schema, place[:-1]), *also]
-        return f"{key}{did_you_mean(place[-1], known)} Known keys: {', '.join(known)}."
+        known = [*_keys_at(schema, path[:-1]), *also]
+        return f"{key}{did_you_mean(path[-1], known)} Known keys: {', '.join(known)}."
     if first["type"] == "literal_error":
         choices = re.findall(r"'([^']+)'", first["ctx"]["expected"])
         return choose(f"{key}={first['input']}", first["input"], choices)
@@ -117,19 +126,19 @@ def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[
         return f"{key} is missing."
     if first["type"] == "string_too_short":
         return f"{key}= has no value: write one, or leave it out."
-    msg = re.sub(r"^(Input|Tuple) should", "should", first["msg"])
-    text = str(first["input"])
+    demand = re.sub(r"^(Input|Tuple) should", "should", first["msg"])
+    text = first["input"]
     number = r"[-+]?[\d.]+(e[-+]?\d+)?"
-    if isinstance(first["input"], str) and re.fullmatch(number, text, re.IGNORECASE):
+    if isinstance(text, str) and re.fullmatch(number, text, re.IGNORECASE):
         return (
-            f"{key}='{text}' {msg}, and is a text: write {key}={text} without quotes, or the "
+            f"{key}='{text}' {demand}, and is a text: write {key}={text} without quotes, or the "
             "shell's $NAME instead of ${oc.env:NAME}."
         )
-    return f"{key}={first['input']} {msg}."
+    return f"{key}={text} {demand}."
 
 
 def _keys_at(schema: Any, path: Sequence[Any]) -> list[str]:
-    """The keys of the schema's section that lies at ``path``."""
+    """List the keys of the schema's section that lies at ``path``."""
     for part in path:
         hint = typing.get_type_hints(schema).get(part)
         options = (hint, *typing.get_args(hint))

@@ -16,17 +16,22 @@ class ConfigError(ValueError):
 
 def one_of(key: str, value: object, choices: Iterable[str | None]) -> None:
     """Raise a :class:`ConfigError` unless ``value`` is one of ``choices``."""
-    if value not in (choices := list(choices)):
-        raise ConfigError(choose(f"{key}={value}", value, list(map(str, choices))))
+    known = list(choices)
+    if value not in known:
+        raise ConfigError(choose(f"{key}={value}", value, list(map(str, known))))
 
 
 def choose(what: str, word: object, choices: Iterable[str]) -> str:
-    """A sentence: ``what`` is not known, since ``word`` is none of the choices."""
+    """Say that ``what`` is not known, since ``word`` is none of the choices.
+
+    >>> choose("model=tpae", "tpae", ["rope", "tape"])
+    "model=tpae is not known. Did you mean 'tape'? Choose one of: rope, tape."
+    """
     return f"{what}{did_you_mean(word, choices)} Choose one of: {', '.join(choices)}."
 
 
 def did_you_mean(word: object, candidates: Iterable[str]) -> str:
-    """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
+    """Say `` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
     near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.6)
     return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")
 
@@ -37,7 +42,7 @@ def warn(sentence: str) -> None:
 
 
 def missing_package(error: Exception) -> str:
-    """The extra of this package that would have prevented an error, in a sentence, or nothing."""
+    """Say which extra of this package would have prevented an error; nothing of other errors."""
     if not (isinstance(error, ModuleNotFoundError) and error.name):
         return ""
     package = error.name.partition(".")[0].replace("_", "-")
@@ -46,5 +51,7 @@ def missing_package(error: Exception) -> str:
     except metadata.PackageNotFoundError:  # a clone that is not installed
         return ""
     extras = re.findall(rf"^{package}(?![\w-]).*extra == .(\w+)", requirements, re.MULTILINE)
-    smallest = min(extras, key=lambda extra: requirements.count(f"'{extra}'"), default="")
-    return smallest and f"{error}: pip install 'tape_exp[{smallest}]'."
+    if not extras:
+        return ""
+    smallest = min(extras, key=lambda extra: requirements.count(f"'{extra}'"))
+    return f"{error}: pip install 'tape_exp[{smallest}]'."

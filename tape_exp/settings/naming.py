@@ -9,6 +9,8 @@ from typing import Any
 from tape_exp.settings.plugins import yaml_of
 
 MARKS = "†"  # that may follow a name
+DISPLAY = re.compile(r"^# display: *(.+?) *$", re.MULTILINE)
+NO_TEXT = ("null", "true", "false", "nan", "inf")  # without quotes
 # Names in tables that have no YAML: a model of the public code, and data sets.
 OTHERS = {
     "tape_separate": "TAPE (as public code writes it)",
@@ -25,41 +27,51 @@ OTHERS = {
 
 
 def display_name(name: str) -> str:
-    """What a model, method or data set is called: ``TAPE†`` for ``tape†``, ``RoPE ×3 + NoPE`` for
-    ``rope×3+nope``. A name whose YAML does not say stays as it is.
+    """Name a model, method or data set for readers. A name whose YAML does not say stays as it is.
+
+    >>> display_name("tape†"), display_name("rope×3+nope"), display_name("mine")
+    ('TAPE†', 'RoPE ×3 + NoPE', 'mine')
     """
     bare = name.rstrip(MARKS)
-    parts = (part.partition("×") for part in bare.split("+"))
-    text = " + ".join(_name(one) + (f" ×{n}" if n else "") for one, _, n in parts)
-    return text + name[len(bare) :]
+    marks = name.removeprefix(bare)
+    titles = []
+    for entry in bare.split("+"):
+        model, _, count = entry.partition("×")
+        titles.append(f"{_name(model)} ×{count}" if count else _name(model))
+    return " + ".join(titles) + marks
 
 
 def task_title(task: Any) -> str:
-    """What the config of a task is called in words: ``reverse`` for that problem of the battery."""
+    """Name a task in words, from its config: ``reverse`` for that problem of the battery."""
     return str(task.get("problem", task["name"])).replace("_", " ")
 
 
 @cache
 def _name(name: str) -> str:
-    """What a YAML's comment ``# display: TAPE`` says, or the name itself."""
-    for path in filter(None, (yaml_of("model", name), yaml_of("peft", name))):
-        if line := re.search(
-            r"^# display: *(.+?) *$", path.read_text(encoding="utf-8"), re.MULTILINE
-        ):
-            return line[1]
+    """Return what a YAML's comment ``# display: TAPE`` says, or the name itself."""
+    for group in ("model", "peft"):
+        path = yaml_of(group, name)
+        if path:
+            line = DISPLAY.search(path.read_text(encoding="utf-8"))
+            if line:
+                return line[1]
     return OTHERS.get(name, name)
 
 
 def literal(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides."""
-    if isinstance(value, PurePath):
-        value = str(value)
+    """Write a value in the grammar of Hydra's overrides.
+
+    >>> print(literal({"method": "yarn", "betas": [0.9, None], "note": "it's"}))
+    {method:yarn,betas:[0.9,null],note:'it\\'s'}
+    """
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{literal(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(literal, value)) + "]"
-    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
-        quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)  # a backslash is itself, but before a quote
+    if not isinstance(value, str | PurePath):
+        return json.dumps(value)
+    text = str(value)
+    if not re.fullmatch(r"[A-Za-z_/][\w./-]*", text):
+        quoted = re.sub(r"(\\*)'", r"\1\1\\'", text)  # a backslash is itself, but before a quote
         return "'" + re.sub(r"(\\+)$", r"\1\1", quoted) + "'"
-    words = ("null", "true", "false", "nan", "inf")
-    return value if isinstance(value, str) and value.lower() not in words else json.dumps(value)
+    return json.dumps(text) if text.lower() in NO_TEXT else text

@@ -28,19 +28,26 @@ def describe(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The last line on the way to an error that is in a file of somebody else's, which an encoding
-    or a task may be, else the last one in the package; lines of libraries and of what called the
-    package do not count.
+    """Find the last line on the way to an error that is in a file of somebody else's, which an
+    encoding or a task may be, else the last one in the package; lines of libraries and of what
+    called the package do not count. Of ``train.py`` → ``training/run.py`` → ``my_pe/ripple.py`` →
+    torch it is that of ``my_pe/ripple.py``.
     """
-    told = "".join(traceback.format_exception(error))
-    lines = [(Path(f).resolve(), n) for f, n in re.findall(r'File "([^"<]+)", line (\d+)', told)]
-    lines = [(file, number) for file, number in lines if not _of_library(file)]
-    inside = [file.is_relative_to(PACKAGE) for file, _ in lines]
-    if True not in inside:
+    text = "".join(traceback.format_exception(error))
+    ours: tuple[Path, str] | None = None
+    theirs: tuple[Path, str] | None = None
+    for name, number in re.findall(r'File "([^"<]+)", line (\d+)', text):
+        file = Path(name).resolve()
+        if _of_library(file):
+            continue
+        if file.is_relative_to(PACKAGE):
+            ours = (file, number)
+        elif ours:  # below the package, not above it
+            theirs = (file, number)
+    place = theirs or ours
+    if place is None:
         return ""
-    below = lines[inside.index(True) :]
-    theirs = [(file, number) for file, number in below if not file.is_relative_to(PACKAGE)]
-    file, number = (theirs or below)[-1]
+    file, number = place
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     return f"{shown}, line {number}"
 

@@ -23,75 +23,115 @@ GROUPS = ("tape_exp.positions", "tape_exp.tasks")
 
 @cache
 def packages() -> dict[str, Path]:
-    """The packages that declare an entry point of ours or are searched, and their folders."""
-    entries = [entry for group in GROUPS for entry in entry_points(group=group)]
-    names = {entry.module.partition(".")[0] for entry in entries}
-    return {name: folder for name in sorted(names) if (folder := folder_of(name))}
+    """Return the packages that declare an entry point of ours or are searched, and their
+    folders.
+    """
+    names = set()
+    for group in GROUPS:
+        for entry in entry_points(group=group):
+            names.add(entry.module.partition(".")[0])
+    known = {}
+    for name in sorted(names):
+        folder = folder_of(name)
+        if folder:
+            known[name] = folder
+    return known
 
 
 def conf_folders() -> list[Path]:
-    """Our folder of configs, then those of the packages."""
+    """List our folder of configs, then those of the packages."""
     return [folders.CONF, *(folder / "conf" for folder in packages().values())]
 
 
 def names_in(group: str) -> list[str]:
-    """The choices of a group of configs, in order."""
-    return sorted({p.stem for conf in conf_folders() for p in (conf / group).glob("[!.]*.yaml")})
+    """List the choices of a group of configs, in order."""
+    names: set[str] = set()
+    for conf in conf_folders():
+        names.update(path.stem for path in (conf / group).glob("[!.]*.yaml"))
+    return sorted(names)
 
 
 def yaml_of(group: str, name: str) -> Path | None:
-    """The file of a choice, ours or a package's; None where there is none."""
-    paths = (conf / group / f"{name}.yaml" for conf in conf_folders())
-    return next((path for path in paths if path.is_file()), None)
+    """Find the file of a choice, ours or a package's; None where there is none."""
+    for conf in conf_folders():
+        path = conf / group / f"{name}.yaml"
+        if path.is_file():
+            return path
+    return None
 
 
 def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
-    """The version of each package whose classes a config constructs, None where it is not
+    """Return the version of each package whose classes a config constructs, None where it is not
     installed, and ten digits of a hash of its Python files.
     """
     versions: dict[str, dict[str, str | None]] = {}
-    for name in sorted({*re.findall(r'"_target_": "(\w+)\.', json.dumps(config))} - {"tape_exp"}):
-        if folder := folder_of(name):
-            digest = hashlib.sha256()
-            for path in sorted(folder.rglob("[!.]*.py")):  # an editor's lock is a link to nothing
-                place = path.relative_to(folder).as_posix().encode()
-                digest.update(place + b"\0" + path.read_bytes())
-            versions[name] = {"version": None, "sources": digest.hexdigest()[:10]}
-            with suppress(PackageNotFoundError):
-                versions[name]["version"] = version(packages_distributions().get(name, [name])[0])
+    names = {module.partition(".")[0] for module in modules_of(config)}
+    for name in sorted(names - {"tape_exp"}):
+        folder = folder_of(name)
+        if folder is None:
+            continue
+        versions[name] = {"version": None, "sources": hash_of_folder(folder)}
+        with suppress(PackageNotFoundError):
+            versions[name]["version"] = version(packages_distributions().get(name, [name])[0])
     return versions
 
 
-def sources_of(config: Any) -> dict[str, str]:
-    """The modules whose classes a config constructs, ``{"my_pe.ripple": "0123456789"}``, with ten
-    digits of a hash of their files.
+def hash_of_folder(folder: Path) -> str:
+    """Hash the Python files in a folder, with their names, to ten digits."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("[!.]*.py")):  # an editor's lock is a link to nothing
+        name = path.relative_to(folder).as_posix().encode()
+        digest.update(name + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def modules_of(config: Any) -> list[str]:
+    """List the modules whose classes a config constructs, in order.
+
+    >>> modules_of({"model": {"_target_": "my_pe.ripple.Ripple"}})
+    ['my_pe.ripple']
     """
     modules = re.findall(r'"_target_": "([\w.]+)\.\w+"', json.dumps(config))
-    hashes = {module: source_hash(module) for module in sorted({*modules})}
-    return {module: digits for module, digits in hashes.items() if digits}
+    return sorted({*modules})
+
+
+def sources_of(config: Any) -> dict[str, str]:
+    """Return the modules whose classes a config constructs, with ten digits of a hash of their
+    files: ``{"my_pe.ripple": "0123456789"}``.
+    """
+    sources = {}
+    for module in modules_of(config):
+        digits = source_hash(module)
+        if digits:
+            sources[module] = digits
+    return sources
 
 
 def changed_sources(sources: Mapping[str, str]) -> list[str]:
-    """The files of modules that differ from those of :func:`sources_of`; one that is not here any
-    more tells nothing.
+    """List the files of modules that differ from those of :func:`sources_of`; one that is not here
+    any more tells nothing.
     """
-    now = {module: source_hash(module) for module in sources}
-    changed = [module for module, digits in now.items() if digits not in (None, sources[module])]
-    return [f"{module.rpartition('.')[2]}.py" for module in changed]
+    changed = []
+    for module, digits in sources.items():
+        if source_hash(module) not in (None, digits):
+            changed.append(f"{module.rpartition('.')[2]}.py")
+    return changed
 
 
 def source_hash(module: str) -> str | None:
-    """Ten digits of a hash of a module's file, which is not imported; None where there is none."""
+    """Hash a module's file, which is not imported, to ten digits; None where there is none."""
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):
         return None
-    path = Path(spec.origin) if spec and spec.origin else None
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:10] if path and path.is_file() else None
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        return None
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:10]
 
 
 def folder_of(package: str) -> Path | None:
-    """Where an importable package is."""
+    """Find the folder of an importable package; None where there is none."""
     spec = find_spec(package)
-    places = list(spec.submodule_search_locations or []) if spec else []
-    return Path(places[0]) if places else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -216,10 +216,10 @@ class Optim:
 
 
 def divisor(number: int, most: int) -> int:
-    """The largest divisor of a number that is at most ``most``: 4 of 12 and 5."""
+    """Return the largest divisor of a number that is at most ``most``: 4 of 12 and 5."""
     return max(d for d in range(1, most + 1) if number % d == 0)
 
 
 def multiple(of: int, least: int) -> int:
-    """The smallest multiple of a number that is at least ``least``: 12 of 3 and 10."""
+    """Return the smallest multiple of a number that is at least ``least``: 12 of 3 and 10."""
     return -(-least // of) * of
