@@ -49,31 +49,35 @@ class JsonlLogger(Logger):
         self.path = path
         self.clock = clock
         self.step = step
-        self.reported: set[tuple[str, ...]] = set()  # the names of each line at ``step``
+        self.logged: set[tuple[str, ...]] = set()  # the names of each line at ``step``
         if path.exists():
             rows = [row for row in read_metrics(path) if row["step"] <= step]
             write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
-            clock.began -= rows[-1]["seconds"] if rows else 0.0
-            self.reported = {tuple(row)[1:-1] for row in rows if row["step"] == step}
+            if rows:
+                clock.began -= rows[-1]["seconds"]
+            for row in rows:
+                if row["step"] == step:
+                    names = [name for name in row if name not in ("step", "seconds")]
+                    self.logged.add(tuple(names))
         elif step:
             log.warning("%s is missing: curves begin at step %d.", path, step)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append a line, unless a killed process has reported it."""
-        if step == self.step and tuple(metrics) in self.reported:
+        """Append a line, unless a killed process has logged it."""
+        if step == self.step and tuple(metrics) in self.logged:
             return
         row = {"step": step, **metrics, "seconds": round(self.clock.seconds(), 2)}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def save(self) -> None:
-        """Have every line on the disk, and not only in the system's memory."""
+        """Write every line to the disk, and not only to the system's memory."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """The config is in the run's folder already."""
+        """Do nothing: the config is in the run's folder already."""
 
 
 def log_to_all(loggers: list[Logger], send: Callable[[Logger], object]) -> None:
@@ -91,22 +95,22 @@ def log_to_all(loggers: list[Logger], send: Callable[[Logger], object]) -> None:
 
 
 def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int) -> list[Logger]:
-    """The JSONL logger, continuing at ``step``, and the one that ``logger=`` asks for; none but in
-    the first process.
+    """Make the logger of metrics.jsonl, continuing at ``step``, and that of W&B, where ``logger=``
+    asks for it; none but in the first process.
     """
     if not first_process():
         return []
     loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
-    if "_target_" in cfg.logger:
-        return loggers
-    if asks_for_wandb(cfg.logger) and (started := _begin_on_wandb(cfg, run)):
-        loggers.append(WandbLogger(experiment=started))
+    if "_target_" not in cfg.logger and asks_for_wandb(cfg.logger):
+        wandb_run = _begin_on_wandb(cfg, run)
+        if wandb_run is not None:
+            loggers.append(WandbLogger(experiment=wandb_run))
     return loggers
 
 
 def make_lightning_logger(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
-    """The logger that ``logger._target_`` names; none without a target, and none but in the first
-    process.
+    """Make the logger that ``logger._target_`` names; none without a target, and none but in the
+    first process.
 
     Where its constructor takes them and the section has none, ``save_dir`` is the run's folder,
     ``run_name`` the run's name and ``name`` that of the YAML.
@@ -117,36 +121,39 @@ def make_lightning_logger(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
     if "_target_" not in cfg.logger or not first_process():
         return []
     section: Any = OmegaConf.to_container(cfg.logger, resolve=True)
-    unset = asdict(LoggerConfig())  # keys of W&B, which every section has
-    keys = {key: value for key, value in section.items() if unset.get(key, ...) != value}
+    of_wandb = asdict(LoggerConfig())  # keys that every section has, with what they are unset
+    keys = {key: value for key, value in section.items() if of_wandb.get(key, ...) != value}
     name = keys.pop("name")
     target = keys["_target_"]
     try:
-        takes = inspect.signature(get_object(target)).parameters
+        parameters = inspect.signature(get_object(target)).parameters
         facts = {"name": name, "save_dir": str(run.path), "run_name": run.name}
-        passed = {key: value for key, value in facts.items() if key in takes}
-        made = instantiate(passed | keys, _convert_="all")
+        arguments = {key: value for key, value in facts.items() if key in parameters}
+        logger = instantiate(arguments | keys, _convert_="all")
     except Exception as error:
         reason = " ".join(str(error.__cause__ or error).split()).rstrip(".")
         raise ConfigError(f"logger={name}: {target} cannot be made ({reason}).") from error
-    if not isinstance(made, Logger):
+    if not isinstance(logger, Logger):
         raise ConfigError(f"logger={name}: {target} is no logger of Lightning.")
-    return [made]
+    return [logger]
 
 
 def asks_for_wandb(logger: DictConfig) -> bool:
-    """Whether a run reports to W&B: where ``logger=`` says so; with ``logger=auto`` where one of
-    its other keys is set, or this machine has a login and WANDB_MODE does not turn W&B off.
+    """Say whether a run reports to W&B: where ``logger=`` says so; with ``logger=auto`` where one
+    of its other keys is set, or this machine has a login and WANDB_MODE does not turn W&B off.
     """
     if logger.name != "auto":
         return logger.name == "wandb"
-    set_keys = LoggerConfig(**OmegaConf.to_container(logger)) != LoggerConfig()  # type: ignore[arg-type]
-    return set_keys or (os.environ.get("WANDB_MODE") != "disabled" and logged_in())
+    section: Any = OmegaConf.to_container(logger)
+    if LoggerConfig(**section) != LoggerConfig():
+        return True
+    return os.environ.get("WANDB_MODE") != "disabled" and logged_in()
 
 
 def logged_in() -> bool:
-    """Whether W&B finds a key where it looks for one, in the environment, its settings and netrc;
-    wandb is not imported, since most runs do without. A user may have no home, as in a container.
+    """Say whether W&B finds a key where it looks for one, in the environment, its settings and
+    netrc; wandb is not imported, since most runs do without. A user may have no home, as in a
+    container.
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
@@ -156,78 +163,81 @@ def logged_in() -> bool:
         settings.read(Path(os.path.expanduser(folder), "settings"), "utf-8")
     if settings.has_option("default", "api_key"):
         return True
-    saved = settings.get("default", "base_url", fallback="https://api.wandb.ai")
-    host = urlsplit(os.environ.get("WANDB_BASE_URL") or saved).netloc
+    server = settings.get("default", "base_url", fallback="https://api.wandb.ai")
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or server).netloc
     with suppress(netrc.NetrcParseError, OSError, UnicodeError):
         path = os.path.expanduser(os.environ.get("NETRC") or "~/.netrc")
-        _, _, password = netrc.netrc(path).authenticators(host) or ("", "", "")
-        return bool(password)
+        login = netrc.netrc(path).authenticators(host)
+        if login is not None:
+            _, _, password = login
+            return bool(password)
     return False
 
 
 def _begin_on_wandb(cfg: DictConfig, run: RunDirectory) -> Any:
-    """A run of W&B with the hash as its id, so that a resumed run continues it; None where W&B is
-    disabled or fails. Where the server does not answer, the run is offline.
+    """Begin a run of W&B with the hash as its id, so that a resumed run continues it; None where
+    W&B is disabled or fails. Where the server does not answer, the run is offline.
     """
     os.environ["WANDB_DATA_DIR"] = DATA_DIR or str(run.path / "wandb")  # of tables
     os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
     import wandb
 
     try:
-        theirs = wandb.setup().settings  # of WANDB_*, `wandb login` and `wandb init`
+        settings = wandb.setup().settings  # of WANDB_*, `wandb login` and `wandb init`
     except Exception as error:  # such as a mode that does not exist
         log.warning("W&B could not begin: %r.", error)
         return None
-    for mode in _modes(cfg.logger.mode, theirs.mode):
+    for mode in _modes(cfg.logger.mode, settings.mode):
         try:
-            started = wandb.init(mode=mode, **_arguments(cfg, run, theirs))
+            wandb_run = wandb.init(mode=mode, **_arguments(cfg, run, settings))
         except Exception as error:
             log.warning("W&B could not begin a run %s: %r.", mode, error)
             wandb.teardown()  # else the id would still be in use
             continue
-        if started.offline:
-            log.info("W&B is offline; to upload the run: wandb sync %s", started.settings.sync_dir)
-        started.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-        return started
+        if wandb_run.offline:
+            folder = wandb_run.settings.sync_dir
+            log.info("W&B is offline; to upload the run: wandb sync %s", folder)
+        wandb_run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        return wandb_run
     return None
 
 
-def _modes(ours: str, theirs: str) -> list[Any]:
-    """The modes of W&B to try, one after the other: what ``logger.mode`` says, else WANDB_MODE or
-    ``wandb offline``; online only with a key.
+def _modes(asked: str, of_wandb: str) -> list[Any]:
+    """List the modes of W&B to try, one after the other: what ``logger.mode`` asks for, else
+    WANDB_MODE or ``wandb offline``; online only with a key.
     """
-    mode = theirs if ours == "auto" else ours
+    mode = of_wandb if asked == "auto" else asked
     if mode == "disabled":
         return []
-    if mode in ("offline", "dryrun") or (ours == "auto" and not logged_in()):
+    if mode in ("offline", "dryrun") or (asked == "auto" and not logged_in()):
         return ["offline"]
     return [mode, "offline"]
 
 
-def _arguments(cfg: DictConfig, run: RunDirectory, theirs: Any) -> dict[str, Any]:
-    """What W&B is told about a run: a key of ``logger`` comes first, then W&B's own variables and
-    settings, ``theirs``, and then what we choose.
+def _arguments(cfg: DictConfig, run: RunDirectory, settings: Any) -> dict[str, Any]:
+    """Return the arguments of ``wandb.init``: a key of ``logger`` comes first, then W&B's own
+    variables and ``settings``, and then what we choose.
 
     W&B is sent what is logged, but neither the command line and SLURM's variables, which may hold
     secrets, nor the code or a copy of the terminal.
     """
     import wandb
 
-    ours = cfg.logger
-    names = [cfg.model.name, cfg.task.name, cfg.scale.name]
+    section = cfg.logger
     title = f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed}"
-    seconds = ours.timeout or float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_SECONDS)
-    tags = [*names, *(ours.tags or theirs.run_tags or ())]
+    seconds = section.timeout or float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_SECONDS)
+    tags = [cfg.model.name, cfg.task.name, cfg.scale.name]
+    tags += section.tags or settings.run_tags or ()
     return {
         "id": run.hash,
         "resume": "allow",
         "dir": os.environ.get("WANDB_DIR") or str(run.path),
-        "project": ours.project or (None if theirs.project else "tape_exp"),
-        "entity": ours.entity,
-        "name": theirs.run_name or run.name,
-        "group": theirs.run_group or f"{cfg.task.name}-{cfg.scale.name}",
+        "project": section.project or (None if settings.project else "tape_exp"),
+        "entity": section.entity,
+        "name": settings.run_name or run.name,
+        "group": settings.run_group or f"{cfg.task.name}-{cfg.scale.name}",
         "tags": list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
-        "notes": ours.notes or theirs.run_notes or title,
+        "notes": section.notes or settings.run_notes or title,
         "config": redact_tree(run.identity),
         "settings": wandb.Settings(
             init_timeout=seconds,
@@ -260,13 +270,14 @@ def publish(
     summary = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
     summary |= {key: value for key, value in record["metrics"].items() if is_result(key)}
     summary["seconds"] = record["seconds"]["training"]
+    tables = {"samples": evaluation.samples, **evaluation.tables}
 
     def send(logger: Any) -> None:
         if isinstance(logger, WandbLogger):
             for image in images:
                 logger.log_image(f"test/{image.stem}", [str(image)])
             logger.experiment.summary.update(summary)
-            for name, rows in {"samples": evaluation.samples, **evaluation.tables}.items():
+            for name, rows in tables.items():
                 if rows:
                     columns, data = as_table(rows)
                     logger.log_table(f"test/{name}", columns=columns, data=data)
@@ -276,8 +287,10 @@ def publish(
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns, in the order of their first rows, and rows of their values: of ``[{"a": 1}, {"b":
-    2}]`` the columns ``["a", "b"]`` and the rows ``[[1, None], [None, 2]]``.
+    """Return columns, in the order of their first rows, and rows of their values.
+
+    >>> as_table([{"a": 1}, {"b": 2}])
+    (['a', 'b'], [[1, None], [None, 2]])
     """
     columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
     data = []
@@ -287,8 +300,8 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
 
 
 def close(loggers: list[Logger], done: bool, preempted: bool) -> None:
-    """End the W&B run, if there is one: the next run of this process gets one of its own. Another
-    logger is told how the run ended.
+    """End the W&B run, if there is one: the next run of this process gets one of its own. Finalize
+    any other logger as a success or a failure.
     """
 
     def end(logger: Any) -> None:
