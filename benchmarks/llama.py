@@ -28,8 +28,9 @@ from tape_exp.models.generation import decode, new_cache
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.llama import load
 from tape_exp.models.peft import Lora, Matrix
+from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.record import environment_info
-from tape_exp.runs.starting_weights import apply_llama_config, find
+from tape_exp.runs.starting_weights import find
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError

@@ -23,8 +23,9 @@ from tape_exp.results.store import known_records, read_records, records_of_runs,
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.identity import flat, variant
+from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.metrics import read_metrics
-from tape_exp.runs.starting_weights import apply_llama_config, find
+from tape_exp.runs.starting_weights import find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import literal, task_title

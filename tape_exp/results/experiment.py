@@ -13,7 +13,7 @@ from typing import Any
 from tape_exp.machine.files import short_hash
 from tape_exp.results.query import where
 from tape_exp.runs.identity import flat, recorded_config
-from tape_exp.runs.starting_weights import LLAMA_KEYS
+from tape_exp.runs.llama_base import LLAMA_KEYS
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 

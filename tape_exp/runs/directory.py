@@ -22,9 +22,10 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.identity import identity_of, variant
+from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.record import manifest
 from tape_exp.runs.saved import saved
-from tape_exp.runs.starting_weights import apply_llama_config, find, fingerprint, title
+from tape_exp.runs.starting_weights import find, fingerprint, title
 from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.origin import describe

@@ -71,7 +71,7 @@ class TextTask(Task):
     def _tokenizer(self) -> Tokenizer:
         """The checkpoint's, or the one of the settings, which must then be the same."""
         checkpoint = self.surroundings.checkpoint
-        stored = starting_weights.companion(checkpoint, "tokenizer.json") if checkpoint else None
+        stored = starting_weights.file_beside(checkpoint, "tokenizer.json") if checkpoint else None
         if stored is not None:
             return self.tokenization.load(stored)
         if checkpoint and checkpoint.is_dir():

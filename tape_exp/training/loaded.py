@@ -15,10 +15,10 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
+from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.record import PARTS
 from tape_exp.runs.saved import file_name, saved
 from tape_exp.runs.starting_weights import (
-    apply_llama_config,
     find,
     folder_of_runs,
     last_checkpoint,

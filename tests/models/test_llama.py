@@ -21,7 +21,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
-from tape_exp.runs import starting_weights
+from tape_exp.runs import llama_base
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -274,7 +274,7 @@ def test_special_tokens_are_those_of_transformers(settings, ids, processor, expe
     other = ["task.tokenizer.bos='<c>'", "+task.tokenizer.add_bos=true"]
     for words, wanted in (([], (expected[0], expected[2])), (other, ("<c>", True))):
         cfg = compose_config(["task=c4", "model=rope", f"checkpoint={checkpoint}", *words])
-        told = starting_weights.apply_llama_config(cfg, checkpoint).task.tokenizer
+        told = llama_base.apply_llama_config(cfg, checkpoint).task.tokenizer
         assert (told.bos, told.add_bos) == wanted
 
 
@@ -410,7 +410,7 @@ def test_a_key_that_a_llama_decides_is_not_dropped_without_a_word(changes, word,
     add_tokenizer(tmp_path, ("a",))
     words = ["task=perplexity", "model=rope", f"checkpoint={tmp_path}", word]
     with pytest.raises(ConfigError, match=told):
-        starting_weights.apply_llama_config(compose_config(words), tmp_path)
+        llama_base.apply_llama_config(compose_config(words), tmp_path)
 
 
 HEEDED = [  # keys of the command line that mean something, and the one that has their value
@@ -426,7 +426,7 @@ HEEDED = [  # keys of the command line that mean something, and the one that has
 def test_a_key_that_a_llama_leaves_open_is_heeded(word, key, value, tmp_path):
     theirs().save_pretrained(tmp_path)
     words = ["task=perplexity", "model=rope", f"checkpoint={add_tokenizer(tmp_path, ('a',))}", word]
-    applied = starting_weights.apply_llama_config(compose_config(words), tmp_path)
+    applied = llama_base.apply_llama_config(compose_config(words), tmp_path)
     assert OmegaConf.select(applied, key) == value
     assert "asked" not in applied
 
