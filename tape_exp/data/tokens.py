@@ -96,7 +96,7 @@ def _write(path: Path, text: Text, split: str, tokenizer: Tokenizer, needed: int
     bos = np.array([tokenizer.bos], dtype=tokenizer.dtype).tobytes()
     documents = text.documents(split)
     with open_atomically(path) as file:
-        while batch := list(islice(documents, AT_ONCE)):
+        for batch in iter(lambda: list(islice(documents, AT_ONCE)), []):
             for document, ids in zip(batch, tokenizer.encode_documents(batch), strict=True):
                 file.write(bos + ids.tobytes())
                 sizes.append((len(ids) + 1, len(document.encode())))

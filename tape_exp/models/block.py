@@ -185,11 +185,12 @@ class Block(nn.Module):
             biases = bias
         elif bias is not None:
             biases = [bias]
-        if wrong := [type(bias).__name__ for bias in biases if not isinstance(bias, Bias)]:
-            raise BiasError(
-                f"{type(self.position).__name__}.bias gave a {wrong[0]}; it gives ByDistance, "
-                "ByKey, ByPosition or Dense, a list of these, or None."
-            )
+        for entry in biases:
+            if not isinstance(entry, Bias):
+                raise BiasError(
+                    f"{type(self.position).__name__}.bias gave a {type(entry).__name__}; it gives "
+                    "ByDistance, ByKey, ByPosition or Dense, a list of these, or None."
+                )
         scores = Scores(
             q_BTHD.transpose(1, 2),
             k_BSKD.transpose(1, 2),

@@ -453,7 +453,8 @@ def many_positions(model: Model) -> Outcome:
     few = Places.at(places.positions[:, :4], consecutive=True)
     worst = 0.0
     for encoding in decoder.encodings():
-        if (state := encoding.start(places)) is not None:
+        state = encoding.start(places)
+        if state is not None:
             different = as_state(state).reshape(many, -1).unique(dim=0).shape[0]
             require(different == many, f"start tells {different} of {many} positions apart.")
         heads = ARCH.key_heads if encoding.grouped_keys else ARCH.heads

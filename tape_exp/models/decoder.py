@@ -271,12 +271,9 @@ def hand_on_state(blocks: list[Block]) -> None:
     """Tell the blocks of a kind, in order, which of them makes the state that the others read."""
     blocks[0].is_first_of_kind = True
     for block in blocks[1:]:
-        if hasattr(block.position, "embedding"):
-            del block.position.embedding
-    # Idle, but counted in published sizes, since nobody reads the state after the last.
+        block.position.drop_embedding()
     blocks[-1].updates_state = False
-    for name, parameter in blocks[-1].position.named_parameters():
-        parameter.requires_grad_("update_net." not in name)
+    blocks[-1].position.freeze_update()
 
 
 def run_block(

@@ -77,7 +77,8 @@ def save(
         if tokenizer is not None:
             bos, eos = map(tokenizer.backend.id_to_token, (tokenizer.bos, tokenizer.eos))
             words: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
-            if (named := tokenizer.named) is not None:
+            named = tokenizer.named
+            if named is not None:
                 # What pads is masked in fine-tuning, and so would be an EOS that pads.
                 words["pad_token"] = named.pad or eos
                 # A BOS that only config.json names precedes documents, and is not the tokenizer's.

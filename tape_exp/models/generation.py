@@ -55,7 +55,8 @@ class Cache:
 
     def append(self, tokens_BT: Tensor) -> Tensor:
         """Append the next tokens and return all so far, (B, S)."""
-        if (end := self.length + tokens_BT.shape[1]) > self.capacity:
+        end = self.length + tokens_BT.shape[1]
+        if end > self.capacity:
             raise ValueError(f"{end} tokens do not fit in a cache of {self.capacity}.")
         return self.extend(-1, {"tokens": tokens_BT})["tokens"]
 
@@ -63,9 +64,9 @@ class Cache:
         """Append a layer's new tensors (B or 1, T, …) and return all so far, (B or 1, S, …)."""
         tensors = {}
         for name, x in new.items():
-            if (buffer := self._buffers.get((layer, name))) is None:
+            if (layer, name) not in self._buffers:
                 self._make_buffers(layer, name, x)
-                buffer = self._buffers[layer, name]
+            buffer = self._buffers[layer, name]
             end = self.length + x.shape[1]
             buffer[:, self.length : end] = x
             tensors[name] = buffer[:, :end]

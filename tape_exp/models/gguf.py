@@ -44,12 +44,14 @@ def converted(path: Path, cache: Path) -> Path:
             transformers does not read.
     """
     place = cache / "gguf" / _hash(path, path.stat().st_mtime_ns)
-    if (there := _made_in(place)) is not None:
-        return there
+    earlier = _made_in(place)
+    if earlier is not None:
+        return earlier
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(place / ".lock"):
-        if (there := _made_in(place)) is not None:  # by another process, meanwhile
-            return there
+        earlier = _made_in(place)
+        if earlier is not None:  # by another process, meanwhile
+            return earlier
         kind = _check(path)
         for left in place.glob(f"*{PARTIAL}"):  # by a process that was killed
             shutil.rmtree(left)
@@ -101,19 +103,19 @@ def _check(path: Path) -> str:
         known = ", ".join(FORMS)
         raise ConfigError(f"{path} is of the family {architecture}; the decoder knows {known}.")
     for key, values in UNREAD.items():
-        found = fields.get(f"{architecture}.{key}", values[0])
-        if found not in values:
+        value = fields.get(f"{architecture}.{key}", values[0])
+        if value not in values:
             raise ConfigError(
-                f"{path} has {architecture}.{key}={found}, which transformers does not read; "
+                f"{path} has {architecture}.{key}={value}, which transformers does not read; "
                 f"{INSTEAD}"
             )
-    if scaled := [tensor.name for tensor in reader.tensors if tensor.name.startswith("rope_")]:
-        raise ConfigError(
-            f"{path} scales the frequencies of its positions ({scaled[0]}), which transformers "
-            f"does not read; {INSTEAD}"
-        )
     weights: Counter[str] = Counter()
     for tensor in reader.tensors:
+        if tensor.name.startswith("rope_"):
+            raise ConfigError(
+                f"{path} scales the frequencies of its positions ({tensor.name}), which "
+                f"transformers does not read; {INSTEAD}"
+            )
         weights[tensor.tensor_type.name] += int(tensor.n_elements)
     return weights.most_common(1)[0][0]
 

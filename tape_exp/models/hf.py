@@ -116,11 +116,12 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError(f"TapeExpForCausalLM has no {(*unknown, 'inputs_embeds')[0]}.")
         self.decoder.recompute = self.gradient_checkpointing
         cache = past_key_values
+        padding_B = padding(attention_mask) if cache is None else None
         sampler = None
         lengths_B = None
         if planned is not None:
             cache = Cache(planned.positions_BS, planned.padding_B, planned.sampler)
-        elif cache is None and (padding_B := padding(attention_mask)) is not None:
+        elif padding_B is not None:
             rows, length = input_ids.shape
             cache = new_cache(self.decoder, length, padding_B, rows, RowSampler(0, "positions"))
         elif cache is None:

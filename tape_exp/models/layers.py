@@ -39,11 +39,12 @@ def kinds_of(model: Any) -> list[LayerKind]:
         model = OmegaConf.to_container(model, resolve=True)
     if "layers" not in model:
         return [_kind(model, "model")]
-    if unknown := [key for key in model if key not in ("name", "layers")]:
-        raise ConfigError(
-            f"model.{unknown[0]} is not a key of a pattern of layers; give it to an entry, as in "
-            "model=[{name:rope,window:16},nope]."
-        )
+    for key in model:
+        if key not in ("name", "layers"):
+            raise ConfigError(
+                f"model.{key} is not a key of a pattern of layers; give it to an entry, as in "
+                "model=[{name:rope,window:16},nope]."
+            )
     entries = [json.dumps(entry, sort_keys=True) for entry in model["layers"]]
     kinds: dict[str, LayerKind] = {}  # equal entries are one kind, whose layers share a state
     for number, entry in enumerate(entries):

@@ -254,7 +254,8 @@ def _warn_of_leftovers(folder: Path) -> None:
             SINGLE,
             INDEX,
         )
-    if unfollowed := _unfollowed(folder):
+    unfollowed = _unfollowed(folder)
+    if unfollowed:
         log.warning(
             "%s: its %s asks for %s, which transformers and with it lm-eval follow; answers here "
             "are the most likely tokens without it.",

@@ -63,7 +63,8 @@ def trace(
     """
     existing = range(1, decoder.arch.layers + 1)
     chosen = set(existing if layers is None else layers)
-    if missing := chosen.difference(existing):
+    missing = chosen.difference(existing)
+    if missing:
         raise ValueError(f"there is no layer {min(missing)}: the layers are 1 … {len(existing)}.")
     traces: dict[int, Trace] = {}
 

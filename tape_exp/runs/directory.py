@@ -148,7 +148,8 @@ class RunDirectory:
 
     def tell_other_sources(self, made: Mapping[str, Any]) -> None:
         """Say so where the files of encoding or task have changed since a manifest or a record."""
-        if changed := changed_sources(made.get("sources", {})):
+        changed = changed_sources(made.get("sources", {}))
+        if changed:
             log.warning(
                 "%s began with another version of %s; rerun=true runs it anew.",
                 self.name,

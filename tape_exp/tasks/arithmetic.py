@@ -98,14 +98,20 @@ class Arithmetic(Task):
     def stream(self, key: int, first: int, count: int) -> Batch:
         """Samples of the bucket method, right-padded to the longest possible row."""
         batch = self._bucket_batch(key, first, count)
-        if not self.hold_out:
-            return batch
-        while rows := [n for n, x in enumerate(sums_of(batch)) if x in self.held_out]:
+        rows = self._held_out_rows(batch)
+        while rows:
             key = seed_for(key, "again")
-            again = self._bucket_batch(key, first, count)
+            redrawn = self._bucket_batch(key, first, count)
             for name, tokens in batch.items():
-                tokens[rows] = again[name][rows]
+                tokens[rows] = redrawn[name][rows]
+            rows = self._held_out_rows(batch)
         return batch
+
+    def _held_out_rows(self, batch: Batch) -> list[int]:
+        """List the rows of a batch that only the test may have."""
+        if not self.hold_out:
+            return []
+        return [row for row, numbers in enumerate(sums_of(batch)) if numbers in self.held_out]
 
     def _bucket_batch(self, key: int, first: int, count: int) -> Batch:
         n = self.train_digits
@@ -184,7 +190,8 @@ class Arithmetic(Task):
         no padding.
         """
         for cells, _ in self.test_batches():
-            if trained := [*filter(self.is_trained, cells)]:
+            trained = [*filter(self.is_trained, cells)]
+            if trained:
                 tokens = self.grid_batch(trained)["inputs"]
                 yield tokens, tokens != PAD
 

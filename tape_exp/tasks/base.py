@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,11 +113,12 @@ class Task(LightningDataModule):
             raise ConfigError(f"rows of {type(self).__name__} are no text; give the ids of tokens.")
         symbols = text.split() if self.spaced else re.findall(r"<\w+>|.", text, re.DOTALL)
         number_of = {symbol: token for token, symbol in enumerate(self.vocabulary)}
-        if unknown := [symbol for symbol in symbols if symbol not in number_of]:
-            symbols_of_task = " ".join(self.vocabulary)
-            raise ConfigError(
-                f"{unknown[0]!r} is not a symbol of the task; its symbols are {symbols_of_task}"
-            )
+        for symbol in symbols:
+            if symbol not in number_of:
+                raise ConfigError(
+                    f"{symbol!r} is not a symbol of the task; its symbols are "
+                    f"{' '.join(self.vocabulary)}"
+                )
         return [number_of[symbol] for symbol in symbols]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -167,7 +169,7 @@ class Task(LightningDataModule):
             limit: stop after as many batches.
         """
         batches = self.test_batches()
-        interval = max(-(-len(batches) // SHOWN), 1)  # of batches with samples
+        interval = max(math.ceil(len(batches) / SHOWN), 1)  # of batches with samples
         per_batch = max(SHOWN // max(len(batches), 1), 1)
         samples: list[dict[str, str | bool]] = []
         scored: list[SliceScores] = []

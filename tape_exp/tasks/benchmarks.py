@@ -322,8 +322,9 @@ def reported(name: str, result: dict[str, Any]) -> Measured:
     ``wikitext/word_perplexity``, ``wikitext/byte_perplexity`` and ``wikitext/bits_per_byte``.
     """
     metrics = metrics_of(result)
-    if lengths := {f"{name}@{key}": value for key, value in metrics.items() if key.isdecimal()}:
-        return lengths
+    by_length = {f"{name}@{key}": value for key, value in metrics.items() if key.isdecimal()}
+    if by_length:
+        return by_length
     first = next(iter(metrics)).partition(",")[0]
     record: Measured = {}
     for key, value in metrics.items():

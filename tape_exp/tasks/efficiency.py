@@ -48,8 +48,11 @@ class Efficiency(Task):
             "count/parameters": float(decoder.parameter_count()),
             "count/flops": true_flops(self.arch, decoder.make_position, self.length),
         }
-        if (counts := paper_convention(decoder, self.length)) is not None:
-            metrics["count/macs_paper"], metrics["count/flops_paper"] = counts
+        counts = paper_convention(decoder, self.length)
+        if counts is not None:
+            macs, flops = counts
+            metrics["count/macs_paper"] = macs
+            metrics["count/flops_paper"] = flops
         return Evaluation(metrics)
 
 
@@ -68,14 +71,15 @@ def paper_convention(decoder: Decoder, length: int) -> tuple[float, float] | Non
     )
     scores = arch.layers * arch.heads * length**2
     macs = linear * length + 2 * scores * arch.head_dim
-    further = scores
-    further += arch.layers * arch.ffn * length
+    other_flops = scores + arch.layers * arch.ffn * length  # softmax and activations
     for block in decoder.blocks():
-        if (counts := added(block.position, length)) is None:
+        counts = added(block.position, length)
+        if counts is None:
             return None
-        macs = macs + counts[0]
-        further = further + counts[1]
-    return float(macs), float(2 * macs + further)
+        added_macs, added_flops = counts
+        macs += added_macs
+        other_flops += added_flops
+    return float(macs), float(2 * macs + other_flops)
 
 
 def added(position: PositionEncoding, T: int) -> tuple[int, int] | None:

@@ -214,9 +214,11 @@ def longest_fit(encode: Callable[[int], list[int]], room: int, size: int) -> tup
     while len(ids) > room:
         size -= 1
         ids = encode(size)
-    while len(longer := encode(size + 1)) <= room:
+    longer = encode(size + 1)
+    while len(longer) <= room:
         ids = longer
-        size = size + 1
+        size += 1
+        longer = encode(size + 1)
     return ids, size
 
 

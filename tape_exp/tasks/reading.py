@@ -123,7 +123,8 @@ class Reading(TextTask):
 
     def _filled(self, write: Callable[[int], str], room: int) -> tuple[list[int], int]:
         """The longest document of at most ``room`` tokens with BOS, and its sentences of filler."""
-        if (least := len(self._document(write, 1))) > room:
+        least = len(self._document(write, 1))
+        if least > room:
             short = self.max_length + least - room
             raise ConfigError(
                 f"task.max_length={self.max_length} is too short for four facts and "

@@ -190,14 +190,19 @@ class SequenceTask(Task):
             key = seed_for(0, "test", slice_)
             draws = self.draws(n)
             samples = self.samples
+            task = self.variant(slice_)
             different: dict[tuple[int, ...], Row] = {}
             for first in range(0, TRIES * samples, samples):
-                for row in self.rows(key, first, samples, [n], draws):
+                for row in task.rows(key, first, samples, [n], draws):
                     different.setdefault(tuple(row[0]), row)
                 if len(different) >= samples:
                     break
             self._tested[slice_] = list(itertools.islice(different.values(), samples))
         return self._tested[slice_]
+
+    def variant(self, slice_: Any) -> "SequenceTask":
+        """The task that draws the test rows of a slice, as a rule this one."""
+        return self
 
     def has_enough(self, n: int) -> bool:
         """Whether there are as many different rows of a length as the test has."""

@@ -88,6 +88,18 @@ class PositionEncoding(nn.Module):
             if parameter.ndim > 1 and not parameter.is_meta and parameter.isnan().all():
                 nn.init.normal_(parameter, std=0.02, generator=generator)
 
+    def drop_embedding(self) -> None:
+        """Drop a parameter ``embedding``, in every layer but the first."""
+        if hasattr(self, "embedding"):
+            del self.embedding
+
+    def freeze_update(self) -> None:
+        """Freeze the parameters of ``update_net``, in the last layer: they are idle, but counted in
+        published sizes.
+        """
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_("update_net." not in name)
+
     def require_weights(self) -> None:
         """Raise where a parameter has no value."""
         for name, parameter in self.named_parameters():

@@ -114,7 +114,13 @@ class TAPE(RoPE):
         return self.token_maps(tokens, mixing_HG) @ E_BTGE
 
     def token_maps(self, tokens: LayerOutputs, mixing_HG: Tensor) -> Tensor:
-        """A ``mixing``, (B, T, H, G), by one matrix product for all tokens."""
+        """A ``mixing``, (B, T, H, G), of each token, where A = I + W2 diag(ψ) W1ᵀ::
+
+            A mixing = mixing + Σ_i ψ_i · (column i of W2) (row i of W1ᵀ mixing)
+
+        All tokens share the products in brackets, :meth:`outer_products`, so that this is one
+        matrix product with ψ.
+        """
         if not self.feed_forward:
             return mixing_HG
         psi_NI = self.psi(tokens, self.update_net["wx"].to(mixing_HG.dtype)).flatten(0, 1)

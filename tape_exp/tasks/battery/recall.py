@@ -1,5 +1,6 @@
 """Recall: letters and values that were seen before, asked for in several ways."""
 
+import copy
 import string
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -182,13 +183,11 @@ class FlipFlop(SequenceTask):
     def scored(self, answer: Sequence[str]) -> Sequence[bool]:
         return [i > 0 and answer[i - 1] == "r" for i in range(len(answer))]
 
-    def test_rows(self, n: int, slice_: Any = None) -> Any:
-        trained = self.ignore
-        self.ignore = self.tested_ignore.get(slice_, trained)
-        try:
-            return super().test_rows(n, slice_)
-        finally:
-            self.ignore = trained
+    def variant(self, slice_: Any) -> SequenceTask:
+        """The task with the share of ignored bits that the slice has."""
+        task = copy.copy(self)
+        task.ignore = self.tested_ignore.get(slice_, self.ignore)
+        return task
 
     def test_batches(self) -> list[tuple[Any, Batch]]:
         n = self.trained_length
