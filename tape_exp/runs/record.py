@@ -25,13 +25,13 @@ PACKAGES = "torch lightning hydra-core numpy wandb datasets transformers lm_eval
 PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables read of every record
 
 
-def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any]:
-    """Who makes a run: command, commit, versions, machine, time, the fingerprint of the weights
-    that it begins from, the files of encoding and task, and the packages of other authors whose
-    classes the config constructs. A resumed run keeps the time, commit, files and packages of
-    ``began``, its manifest so far; ``later`` are the commits with which it was resumed.
+def manifest(run: "RunDirectory", earlier: dict[str, Any] | None) -> dict[str, Any]:
+    """Say what makes a run: command, commit, versions, machine, time, the fingerprint of the
+    weights that it begins from, the files of encoding and task, and the packages of other authors
+    whose classes the config constructs. A resumed run keeps the time, commit, files and packages of
+    its ``earlier`` manifest; ``later`` are the commits with which it was resumed.
     """
-    made = {
+    now = {
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "config_hash": run.hash,
         **environment_info(),
@@ -40,21 +40,29 @@ def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any
         "rerun": run.cfg.rerun,
         "begun_from_weights": run.start and fingerprint(run.start),
     }
-    if began:
-        first = began["git"]
-        git = made["git"]
-        later = dict.fromkeys([*first.get("later", ()), git["commit"]])
-        later.pop(first["commit"], None)
-        made["git"] = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
-        if later:
-            made["git"]["later"] = [*later]
+    if earlier:
+        now["git"] = git_of_resumed(earlier["git"], now["git"])
         for key in ("plugins", "sources", "rerun", "started"):
-            made[key] = began.get(key)
-    return {key: value for key, value in made.items() if value}
+            now[key] = earlier.get(key)
+    return {key: value for key, value in now.items() if value}
+
+
+def git_of_resumed(first: dict[str, Any], git: dict[str, Any]) -> dict[str, Any]:
+    """Join the state with which a run began and that with which it is resumed.
+
+    >>> git_of_resumed({"commit": "a", "dirty": False}, {"commit": "b", "dirty": True})
+    {'commit': 'a', 'dirty': True, 'later': ['b']}
+    """
+    joined = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
+    later = dict.fromkeys([*first.get("later", ()), git["commit"]])
+    later.pop(first["commit"], None)
+    if later:
+        joined["later"] = [*later]
+    return joined
 
 
 def environment_info() -> dict[str, Any]:
-    """What every record begins with: commit, versions, machine, time."""
+    """Return what every record begins with: commit, versions, machine, time."""
     import torch
 
     from tape_exp.machine.hardware import cpu_name
@@ -74,8 +82,9 @@ def environment_info() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any]:
-    """The commit, and whether tracked files outside results/, or new ones of the code, differ.
-    Outside a clone nothing is known: a repository around the working directory is another's.
+    """Return the commit, and whether tracked files outside results/, or new ones of the code,
+    differ. Outside a clone nothing is known: a repository around the working directory is
+    another's.
 
     The answer is about this clone, whatever repository a hook or ``git rebase --exec`` has named in
     the environment, and the same under every user's config of git.
@@ -94,15 +103,17 @@ def git_state() -> dict[str, Any]:
 
 
 def make_record(run: "RunDirectory", **facts: Any) -> dict[str, Any]:
-    """The record of a finished run: all that tables and figures need, small enough to commit."""
+    """Make the record of a finished run: what tables and figures need, small enough to commit."""
     made = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))
+    for key in ("command", "config_hash", "rerun"):
+        made.pop(key, None)
     return {
         "run": run.name,
         "overrides": recorded_overrides(run.cfg.get("overrides") or ()),
         "config_hash": run.hash,
         "config": recorded_config(run.cfg),
         "seed": run.cfg.seed,
-        **{key: made[key] for key in made if key not in ("command", "config_hash", "rerun")},
+        **made,
         **facts,
         "artifacts": sorted(p.name for p in run.artifacts.iterdir() if p.name[0] != "."),
     }
