@@ -62,7 +62,7 @@ def tokenising(folder: Path, times: int = 5) -> dict[str, float]:
     for number in range(times):
         task: Any = make_task(smoke(folder / "shared"))
         task.prepare_data()
-        task.surroundings = replace(task.surroundings, cache=folder / str(number))
+        task.run_context = replace(task.run_context, cache=folder / str(number))
         began = time.perf_counter()
         tokens = task.tokens(task.text, "train")
         took = time.perf_counter() - began

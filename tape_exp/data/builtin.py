@@ -57,7 +57,7 @@ class Draft(NamedTuple):
 
 
 def scrolls_rows(dataset: str, split: str) -> Iterator[dict[str, str]]:
-    """The rows of a split."""
+    """Yield the rows of a split."""
     for index in range(SIZES[split]):
         generator = random.Random(seed_for(0, "scrolls", dataset, split, index))
         draft = SCROLLS[dataset](generator)
@@ -69,54 +69,77 @@ def scrolls_rows(dataset: str, split: str) -> Iterator[dict[str, str]]:
 
 
 def _fill(generator: random.Random, draft: Draft) -> str:
-    """The key sentences scattered among others."""
+    """Scatter the key sentences among others."""
     least, most = WORDS
     target = generator.randint(least + LONGEST, most)
     length = sum(len(key.split()) for key in draft.keys)
     sentences: list[str] = []
     while length + LONGEST <= target:
-        filler = generator.choice(FILLERS).format(*generator.sample(NOUNS, 3))
-        sentences.append(f"{generator.choice(PEOPLE)}: {filler}" if draft.speakers else filler)
-        length += len(sentences[-1].split())
-    places = sorted(generator.randint(0, len(sentences)) for _ in draft.keys)
-    for place, key in reversed(list(zip(places, draft.keys, strict=True))):
-        sentences.insert(place, key)
+        sentence = generator.choice(FILLERS).format(*generator.sample(NOUNS, 3))
+        if draft.speakers:
+            sentence = f"{generator.choice(PEOPLE)}: {sentence}"
+        sentences.append(sentence)
+        length += len(sentence.split())
+    indices = sorted(generator.randint(0, len(sentences)) for _ in draft.keys)
+    for index, key in reversed(list(zip(indices, draft.keys, strict=True))):
+        sentences.insert(index, key)
     return ("\n" if draft.speakers else " ").join(sentences)
 
 
-def _property(generator: random.Random) -> tuple[str, list[str], str, list[str]]:
-    """A question, four sentences one of which answers it, the answer, and all four values."""
+class Properties(NamedTuple):
+    """Four things with a property of one kind each, and a question for one of them."""
+
+    question: str
+    sentences: list[str]
+    value: str  # that answers the question
+    values: list[str]  # of all four
+
+
+def _properties(generator: random.Random) -> Properties:
     kind = generator.choice(list(VALUES))
     things = generator.sample(THINGS, 4)
     values = generator.sample(VALUES[kind], 4)
-    keys = [f"The {kind} of the {t} is {v}." for t, v in zip(things, values, strict=True)]
+    sentences = []
+    for thing, value in zip(things, values, strict=True):
+        sentences.append(f"The {kind} of the {thing} is {value}.")
     chosen = generator.randrange(4)
-    return f"What is the {kind} of the {things[chosen]}?", keys, values[chosen], values
+    question = f"What is the {kind} of the {things[chosen]}?"
+    return Properties(question, sentences, values[chosen], values)
 
 
-def _stories(generator: random.Random, count: int) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Draw who puts what where, and write each as a sentence."""
+class Story(NamedTuple):
+    """Who put what where."""
+
+    person: str
+    thing: str
+    place: str
+
+    @property
+    def sentence(self) -> str:
+        """Write it as a sentence."""
+        return f"{self.person} put the {self.thing} in the {self.place}."
+
+
+def _stories(generator: random.Random, count: int) -> list[Story]:
     people = generator.sample(PEOPLE, count)
     goods = generator.sample(GOODS, count)
     places = generator.sample(PLACES, count)
-    stories = list(zip(people, goods, places, strict=True))
-    return stories, [
-        f"{person} put the {thing} in the {place}." for person, thing, place in stories
-    ]
+    return list(map(Story, people, goods, places))
 
 
 def _qasper(generator: random.Random) -> Draft:
     """Four things with one property each; a third of the questions have a second reference."""
-    question, keys, value, _ = _property(generator)
-    references = [value]
+    properties = _properties(generator)
+    references = [properties.value]
     if generator.randrange(3) == 0:
-        references.append(f"It is {value}.")
-    return Draft(question, keys, references)
+        references.append(f"It is {properties.value}.")
+    return Draft(properties.question, properties.sentences, references)
 
 
 def _narrative_qa(generator: random.Random) -> Draft:
     """Who put what where; two references."""
-    stories, keys = _stories(generator, 4)
+    stories = _stories(generator, 4)
+    keys = [story.sentence for story in stories]
     person, thing, place = generator.choice(stories)
     if generator.randrange(2):
         return Draft(f"Who put the {thing} in the {place}?", keys, [person, f"It was {person}."])
@@ -139,13 +162,15 @@ def _contract_nli(generator: random.Random) -> Draft:
 
 def _quality(generator: random.Random) -> Draft:
     """The four properties that the document names are the options."""
-    question, keys, value, values = _property(generator)
-    return Draft(f"{question}\n\n{_options(generator.sample(values, 4))}", keys, [value])
+    properties = _properties(generator)
+    options = _options(generator.sample(properties.values, 4))
+    question = f"{properties.question}\n\n{options}"
+    return Draft(question, properties.sentences, [properties.value])
 
 
 def _options(values: list[str]) -> str:
-    """``(A) red``, ``(B) white`` and so on, one a line."""
-    return "\n".join(f"({letter}) {v}" for letter, v in zip("ABCD", values, strict=True))
+    """Write ``(A) red``, ``(B) white`` and so on, one a line."""
+    return "\n".join(f"({letter}) {value}" for letter, value in zip("ABCD", values, strict=True))
 
 
 def _qmsum(generator: random.Random) -> Draft:
@@ -163,14 +188,14 @@ def _qmsum(generator: random.Random) -> Draft:
 
 def _summ_screen_fd(generator: random.Random) -> Draft:
     """A script: its three stage directions are the summary."""
-    _, directions = _stories(generator, 3)
+    directions = [story.sentence for story in _stories(generator, 3)]
     keys = [f"[ {direction} ]" for direction in directions]
     return Draft(None, keys, [" ".join(directions)], speakers=True)
 
 
 def _gov_report(generator: random.Random) -> Draft:
     """A report: its four findings are the summary."""
-    _, findings, _, _ = _property(generator)
+    findings = _properties(generator).sentences
     return Draft(None, [f"Finding: {finding}" for finding in findings], [" ".join(findings)])
 
 
@@ -199,39 +224,39 @@ VISIT = (  # sentence, question, values
 
 
 def four_facts(dataset: str, generator: random.Random) -> list[Fact]:
-    """Four facts of four kinds about one thing or visit, in an order that is drawn.
+    """Draw four facts of four kinds about one thing or visit, in an order that is drawn too.
 
     Which fact answers a question follows from the kind of its value: nothing has to be matched.
     """
     facts = []
     if FACTS[dataset] == "visit":
-        for sentence, question, words in VISIT:
-            value = generator.choice(words)
-            facts.append(Fact(sentence.format(value), question, value, words))
+        for sentence, question, values in VISIT:
+            value = generator.choice(values)
+            facts.append(Fact(sentence.format(value), question, value, values))
     else:
         thing = generator.choice(THINGS)
-        for kind, words in KINDS.items():
-            value = generator.choice(words)
-            what = f"the {kind} of the {thing}"
-            facts.append(Fact(f"T{what[1:]} is {value}.", f"What is {what}?", value, words))
+        for kind, values in KINDS.items():
+            value = generator.choice(values)
+            sentence = f"The {kind} of the {thing} is {value}."
+            facts.append(Fact(sentence, f"What is the {kind} of the {thing}?", value, values))
     generator.shuffle(facts)
     return facts
 
 
 def asked(dataset: str, fact: Fact, generator: random.Random) -> str:
-    """The question about a fact; QuALITY's with the value and three others of its kind."""
+    """Ask about a fact; in QuALITY with the value and three others of its kind as options."""
     if dataset != "quality":
         return fact.question
-    wrong = generator.sample([value for value in fact.choices if value != fact.value], 3)
-    options = generator.sample([fact.value, *wrong], 4)
+    others = [value for value in fact.choices if value != fact.value]
+    options = generator.sample([fact.value, *generator.sample(others, 3)], 4)
     return f"{fact.question}\n\n{_options(options)}"
 
 
 def facts_document(
     dataset: str, generator: random.Random
 ) -> tuple[Callable[[int], str], list[Fact]]:
-    """What writes four facts in their order, scattered among so many sentences of filler; and the
-    facts.
+    """Return what writes four facts in their order, scattered among so many sentences of filler;
+    and the facts.
     """
     facts = four_facts(dataset, generator)
     depths = sorted(generator.random() for _ in facts)
@@ -289,36 +314,45 @@ def write_benchmarks(folder: Path) -> Path:
 
 
 def question(name: str, split: str, index: int) -> tuple[str, list[str], int]:
-    """A question, four choices and the right one's place, 0 … 3 in turn."""
+    """Make a question, four choices, and the right one's number, 0 … 3 in turn."""
     generator = random.Random(seed_for(0, "benchmarks", name, split, index))
     text, right, wrong = BENCHMARKS[name](generator)
     choices = generator.sample(wrong, 3)
-    place = index % 4
-    choices.insert(place, right)
-    return text, choices, place
+    answer = index % 4
+    choices.insert(answer, right)
+    return text, choices, answer
 
 
 def benchmark_row(name: str, split: str, index: int) -> dict[str, Any]:
-    """A question as MMLU's files have it, or as ARC's."""
-    text, choices, place = question(name, split, index)
+    """Make a question as MMLU's files have it, or as ARC's."""
+    text, choices, answer = question(name, split, index)
     if name.startswith("mmlu"):
         subject = name.removeprefix("mmlu_")
-        return {"question": text, "subject": subject, "choices": choices, "answer": place}
-    row = {"id": f"{name}-{split}-{index}", "question": text}
-    return row | {"choices": {"text": choices, "label": list("ABCD")}, "answerKey": "ABCD"[place]}
+        return {"question": text, "subject": subject, "choices": choices, "answer": answer}
+    return {
+        "id": f"{name}-{split}-{index}",
+        "question": text,
+        "choices": {"text": choices, "label": list("ABCD")},
+        "answerKey": "ABCD"[answer],
+    }
 
 
-Choice = tuple[str, str, list[str]]  # question, the right choice, three wrong ones or more
+class Choice(NamedTuple):
+    """A question with choices."""
+
+    question: str
+    right: str
+    wrong: list[str]  # three or more
 
 
 def _spelling(generator: random.Random) -> Choice:
     right, *wrong = generator.sample(SPELLED, 4)
-    return f"Which word begins with the letter {right[0]}?", right, wrong
+    return Choice(f"Which word begins with the letter {right[0]}?", right, wrong)
 
 
 def _alphabet(generator: random.Random) -> Choice:
     right, *wrong = sorted(generator.sample(SPELLED, 4))
-    return "Which word comes first in the alphabet?", right, wrong
+    return Choice("Which word comes first in the alphabet?", right, wrong)
 
 
 def _ages(generator: random.Random) -> Choice:
@@ -327,33 +361,34 @@ def _ages(generator: random.Random) -> Choice:
     facts = ", ".join(f"{person} is {age}" for person, age in zip(people, ages, strict=True))
     right = people[ages.index(max(ages))]
     wrong = [person for person in people if person != right]
-    return f"{facts} years old. Who is the oldest?", right, wrong
+    return Choice(f"{facts} years old. Who is the oldest?", right, wrong)
 
 
 def _trade(generator: random.Random) -> Choice:
     giver, taker = generator.sample(PEOPLE, 2)
     gift = generator.randint(1, 9)
     left = generator.randint(1, 9)
-    return (
+    return _number(
         f"{giver} has {gift + left} coins and gives {gift} of them to {taker}. How many coins "
         "are left?",
-        *_numbers(left),
+        left,
     )
 
 
 def _arithmetic(generator: random.Random) -> Choice:
     a = generator.randint(1, 20)
     b = generator.randint(1, 20)
-    return f"What is {a} + {b}?", *_numbers(a + b)
+    return _number(f"What is {a} + {b}?", a + b)
 
 
 def _python(generator: random.Random) -> Choice:
     word = generator.choice(SPELLED)
-    return f"What is the value of len('{word}') in Python?", *_numbers(len(word))
+    return _number(f"What is the value of len('{word}') in Python?", len(word))
 
 
-def _numbers(right: int) -> tuple[str, list[str]]:
-    return str(right), [str(right + step) for step in (-1, 1, 2)]
+def _number(question: str, right: int) -> Choice:
+    """A question whose wrong answers are numbers beside the right one."""
+    return Choice(question, str(right), [str(right + step) for step in (-1, 1, 2)])
 
 
 def _places(generator: random.Random) -> Choice:
@@ -363,19 +398,19 @@ def _places(generator: random.Random) -> Choice:
     answers = [f"in the {place}" for place in places]
     chosen = generator.randrange(4)
     right = answers.pop(chosen)
-    return f"{' '.join(facts)} Where is the {goods[chosen]}?", right, answers
+    return Choice(f"{' '.join(facts)} Where is the {goods[chosen]}?", right, answers)
 
 
 def _opposites(generator: random.Random) -> Choice:
     word = generator.choice(list(OPPOSITES))
     right = OPPOSITES[word]
     wrong = generator.sample([w for w in OPPOSITES.values() if w != right], 3)
-    return f"What is the opposite of {word}?", right, wrong
+    return Choice(f"What is the opposite of {word}?", right, wrong)
 
 
 def _arc_easy(generator: random.Random) -> Choice:
-    text, right, wrong = fact(generator, 1)
-    return text(generator.randint(1, 8)), right, wrong
+    write, right, wrong = fact(generator, 1)
+    return Choice(write(generator.randint(1, 8)), right, wrong)
 
 
 def _arc_challenge(generator: random.Random) -> Choice:
@@ -384,14 +419,15 @@ def _arc_challenge(generator: random.Random) -> Choice:
     chosen = generator.choice(facts)
     depths = sorted(generator.random() for _ in facts)
     lines = [(depth, fact.sentence) for depth, fact in zip(depths, facts, strict=True)]
-    text = with_filler(lines, chosen.question)
+    write = with_filler(lines, chosen.question)
     wrong = [value for value in chosen.choices if value != chosen.value]
-    return text(generator.randint(14, 24)), chosen.value, wrong
+    return Choice(write(generator.randint(14, 24)), chosen.value, wrong)
 
 
 def fact(generator: random.Random, count: int) -> tuple[Callable[[int], str], str, list[str]]:
-    """One of ``count`` facts, 4 at most, among sentences of filler: the text with the question
-    after so many of them, the right choice and three wrong ones, those of the other facts first.
+    """Ask for one of ``count`` facts, 4 at most, among sentences of filler: return what writes the
+    text with so many of them and the question, the right choice and three wrong ones, those of the
+    other facts first.
     """
     kind = generator.choice(list(VALUES))
     goods = generator.sample(GOODS, count)

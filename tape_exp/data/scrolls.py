@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +22,23 @@ ELSEWHERE = (
 )
 QUESTION = "\n\nQuestion: {question}"
 LABELS = "Entailment, Contradiction or Not mentioned?"
-# What ends a prompt after the document, and the tokens of an answer, trained or generated.
+
+
+class Form(NamedTuple):
+    """How a set asks."""
+
+    closing: str  # what ends a prompt after the document
+    tokens: int  # of an answer, trained or generated, at most
+
+
 DATASETS = {
-    **dict.fromkeys(("qasper", "narrative_qa", "quality"), (f"{QUESTION}\nAnswer:", 200)),
-    "contract_nli": (f"\n\nHypothesis: {{question}}\n{LABELS}\nAnswer:", 200),
-    "qmsum": (f"{QUESTION}\nSummary:", 1000),
-    **dict.fromkeys(("summ_screen_fd", "gov_report"), ("\n\nSummary:", 1000)),
+    "qasper": Form(f"{QUESTION}\nAnswer:", 200),
+    "narrative_qa": Form(f"{QUESTION}\nAnswer:", 200),
+    "quality": Form(f"{QUESTION}\nAnswer:", 200),
+    "contract_nli": Form(f"\n\nHypothesis: {{question}}\n{LABELS}\nAnswer:", 200),
+    "qmsum": Form(f"{QUESTION}\nSummary:", 1000),
+    "summ_screen_fd": Form("\n\nSummary:", 1000),
+    "gov_report": Form("\n\nSummary:", 1000),
 }
 ASKED = re.compile(r".*?\n\s*\n", re.DOTALL)  # a question, up to the first blank line
 WITH_OPTIONS = re.compile(r".*?\(A\).*?\(B\).*?\(C\).*?\(D\).*?\n\s*\n", re.DOTALL)  # of quality
@@ -45,7 +56,8 @@ class Example:
 
     @property
     def closing(self) -> str:
-        return DATASETS[self.dataset][0].format(question=self.question)
+        """The question as it ends a prompt."""
+        return DATASETS[self.dataset].closing.format(question=self.question)
 
 
 def read(
@@ -83,7 +95,7 @@ def _examples(dataset: str, rows: Iterable[dict[str, str]]) -> list[Example]:
     """
     examples: dict[str, Example] = {}
     documents: dict[str, str] = {}
-    asks = "{question}" in DATASETS[dataset][0]
+    asks = "{question}" in DATASETS[dataset].closing
     pattern = WITH_OPTIONS if dataset == "quality" else ASKED
     for row in rows:
         id_ = _field(row, "id")
@@ -138,7 +150,7 @@ def encode(
     what BOS, closing and EOS leave, so that a long summary leaves room for its document. Special
     tokens that the prompt says are tokens; those of the answer are letters, which do not end it.
     """
-    limit = DATASETS[example.dataset][1] if answer_limit is None else answer_limit
+    limit = DATASETS[example.dataset].tokens if answer_limit is None else answer_limit
     spare = max(max_length - len(_closing(example, tokenizer)) - 2, 2)
     text = f" {example.references[reference]}"
     answer = _beginning(tokenizer, text, min(limit, spare // 2), after=":", prompt=False)

@@ -51,29 +51,38 @@ class Tokenization:
     sample_mb: Count = 32  # bpe: of the corpus, from its beginning, that it is trained on
 
     def make(self, text: Text, cache: Path) -> "Tokenizer":
-        """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
-        if self.kind in ("byte", "words"):
-            backend = _byte_level(self)
-            if self.kind == "words":  # a word is one token, with a space before it or without
-                words: list[str] = []
-                for word in vocabulary():
-                    words += [f" {word}", word]
-                backend.add_tokens(words)
-            return Tokenizer(backend, self)
+        """Make the tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
         if self.kind == "file":
-            if self.path is None:
-                raise ConfigError("task.tokenizer.kind=file needs task.tokenizer.path.")
-            return self.load(Path(str(self.path)).expanduser())
+            return self._of_file()
         if self.kind == "hub":
-            file = "tokenizer.json"
-            folder = download(
-                str(self.path),
-                [file, NAMES],
-                lambda here: [here / file],
-                what=f"task.tokenizer.path={self.path}",
-                instead=f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}",
-            )
-            return self.load(folder)
+            return self._of_hub()
+        if self.kind == "bpe":
+            return self._of_corpus(text, cache)
+        backend = _byte_level(self)
+        if self.kind == "words":  # a word is one token, with a space before it or without
+            words: list[str] = []
+            for word in vocabulary():
+                words += [f" {word}", word]
+            backend.add_tokens(words)
+        return Tokenizer(backend, self)
+
+    def _of_file(self) -> "Tokenizer":
+        if self.path is None:
+            raise ConfigError("task.tokenizer.kind=file needs task.tokenizer.path.")
+        return self.load(Path(self.path).expanduser())
+
+    def _of_hub(self) -> "Tokenizer":
+        file = "tokenizer.json"
+        folder = download(
+            str(self.path),
+            [file, NAMES],
+            lambda here: [here / file],
+            what=f"task.tokenizer.path={self.path}",
+            instead=f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}",
+        )
+        return self.load(folder)
+
+    def _of_corpus(self, text: Text, cache: Path) -> "Tokenizer":
         key = short_hash([f"{text.fingerprint('train')} {self} 1"])[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
         if not path.exists():
@@ -83,7 +92,7 @@ class Tokenization:
         return self.load(path)
 
     def load(self, path: Path) -> "Tokenizer":
-        """A ``tokenizer.json``, or a folder with one, and what the files beside it say
+        """Load a ``tokenizer.json``, or a folder with one, and what the files beside it say
         (:func:`named_in`). Raises :class:`ConfigError` where it is none, or lacks one of the two
         special tokens.
         """

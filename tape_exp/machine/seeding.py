@@ -1,6 +1,7 @@
 """Randomness without global state: a generator per (seed, purpose), and numbers per row."""
 
 import hashlib
+import math
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ def generator_for(seed: int, *purpose: object) -> torch.Generator:
 
 def lanes(key: int, first: int, count: int, width: int) -> np.ndarray:
     """(count, width) random uint32; row r is a pure function of (key, first + r), by Philox."""
-    blocks = -(-width // 8)  # Philox makes 4 × 64 bits a count
+    blocks = math.ceil(width / 8)  # Philox makes 4 × 64 bits a count
     words = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count)
     return words.view(np.uint32).reshape(count, 8 * blocks)[:, :width]
 

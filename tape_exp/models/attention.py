@@ -246,30 +246,52 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     """
     T = scores.q.shape[2]
     S = scores.k.shape[2]
-    more = bucket(T) - T
-    padded = scores.padding is not None
-    q, k, v = (F.pad(x, (0, 0, 0, more)) for x in (scores.q, scores.k, v))
-    modifier = score_mod(scores, more) if scores.biases or padded else None
-    window = None if padded else scores.window  # which then counts from each row's beginning
-    # A compiled model makes both part of its own graph; eagerly they would hold all scores.
-    inside = is_compiling()
-    blocks = causal_blocks.__wrapped__ if inside else causal_blocks
-    call = flex_attention if inside or q.device.type != "cuda" else compiled_flex()
-    mask = blocks(T + more, S + more, str(q.device), window)
-    # A tile of each bias is held for each stage of the kernel's pipeline: with the usual three
-    # stages, more than the shared memory of a GPU.
-    options: Any = {"kernel_options": {"num_stages": 2} if modifier else None}
-    options |= {"score_mod": modifier, "block_mask": mask, "scale": 1 / math.sqrt(q.shape[-1])}
-    options["enable_gqa"] = k.shape[1] < q.shape[1]
-    return call(q, k, v, **options)[:, :, :T]
+    extra = bucket(T) - T
+    q = F.pad(scores.q, (0, 0, 0, extra))
+    k = F.pad(scores.k, (0, 0, 0, extra))
+    v = F.pad(v, (0, 0, 0, extra))
+    modifier = None
+    if scores.biases or scores.padding is not None:
+        modifier = score_mod(scores, extra)
+    options: dict[str, Any] = {
+        "score_mod": modifier,
+        "block_mask": seen_blocks(scores, T + extra, S + extra),
+        "scale": 1 / math.sqrt(q.shape[-1]),
+        "enable_gqa": k.shape[1] < q.shape[1],
+        # A tile of each bias is held for each stage of the kernel's pipeline: with the usual three
+        # stages, more than the shared memory of a GPU.
+        "kernel_options": {"num_stages": 2} if modifier else None,
+    }
+    return flex_kernel(q.device)(q, k, v, **options)[:, :, :T]
 
 
-def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
-    """Adds the biases to a score and hides padding, with ``more`` tokens after queries and keys."""
+def seen_blocks(scores: Scores, T: int, S: int) -> BlockMask:
+    """The blocks of T queries and S keys in which one looks at another; a compiled model makes them
+    in its own graph.
+    """
+    # With padding a window's sinks count from each row's beginning: the score_mod hides them.
+    window = scores.window if scores.padding is None else None
+    make = causal_blocks.__wrapped__ if is_compiling() else causal_blocks
+    return make(T, S, str(scores.q.device), window)
+
+
+def flex_kernel(device: torch.device) -> Callable[..., Any]:
+    """FlexAttention for a compiled model, which makes it part of its own graph; else, on a GPU,
+    compiled by itself, since eagerly it would hold all scores.
+    """
+    if is_compiling() or device.type != "cuda":
+        return flex_attention
+    return compiled_flex()
+
+
+def score_mod(scores: Scores, extra: int) -> Callable[..., Tensor]:
+    """What adds the biases to a score and hides padding; queries and keys have ``extra`` tokens at
+    the end.
+    """
     offset = scores.offset
     padding = scores.padding
     window = scores.window
-    added: list[Modifier] = scores.modifiers(more)
+    added: list[Modifier] = scores.modifiers(extra)
 
     def modified(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         for add in added:

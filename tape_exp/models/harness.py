@@ -10,6 +10,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tape_exp.data.tokenizers import Tokenizer
@@ -28,6 +29,17 @@ EMPTY = (
     "a benchmark asks for the likelihood of an empty continuation, which has none; give every "
     "choice and answer of its YAML or data a text."
 )
+
+
+def continuation_scores(logits_NV: Tensor, targets_N: Tensor, lengths: list[int]) -> list[Answer]:
+    """Score continuations of so many tokens each, whose tokens and logits follow one another."""
+    log_p_NV = logits_NV.float().log_softmax(-1)
+    log_p_N = log_p_NV.gather(-1, targets_N[:, None])[:, 0].double().cpu()
+    is_greedy_N = (log_p_NV.argmax(-1) == targets_N).cpu()
+    answers = []
+    for log_p, is_greedy in zip(log_p_N.split(lengths), is_greedy_N.split(lengths), strict=True):
+        answers.append((float(log_p.sum()), bool(is_greedy.all())))
+    return answers
 
 
 class Harness(TemplateLM):
@@ -128,36 +140,27 @@ class Harness(TemplateLM):
         order = sorted(rows, key=lambda row: (-len(row), row))
 
         def score(batch: Sequence[tuple[int, ...]], first: int) -> dict[int, Answer]:
-            """The answers of a batch, padded on the right, where a causal model does not see it."""
+            """Score a batch, padded on the right, where a causal model does not see it."""
             inputs = pad_sequence([torch.tensor(row) for row in batch], batch_first=True)
-            places = list[int]()
-            targets = list[int]()
-            lengths = dict[int, int]()
+            places: list[int] = []  # of the logits that predict a continuation, in the whole batch
+            targets: list[int] = []  # the tokens of these continuations
+            numbers: list[int] = []  # of their requests
             for index, row in enumerate(batch):
                 end = index * inputs.shape[1] + len(row)
                 for number in rows[row]:
                     continuation = requests[number][2]
-                    lengths[number] = len(continuation)
+                    numbers.append(number)
                     places += range(end - len(continuation), end)
                     targets += continuation
-            sampler = RowSampler(0, "evaluation", first=first)
             logits = self.model(
                 inputs,
                 logits_at=torch.tensor(places),
                 lengths_B=torch.tensor([len(row) for row in batch]),
-                sampler=sampler,
+                sampler=RowSampler(0, "evaluation", first=first),
             )
-            log_p = logits.float().log_softmax(-1)
-            target = torch.tensor(targets).to(logits.device)
-            chosen = log_p.gather(-1, target[:, None])[:, 0].double().cpu()
-            greedy = (log_p.argmax(-1) == target).cpu()
-            answers = {}
-            begin = 0
-            for number, length in lengths.items():
-                of_request = slice(begin, begin + length)
-                answers[number] = float(chosen[of_request].sum()), bool(greedy[of_request].all())
-                begin += length
-            return answers
+            lengths = [len(requests[number][2]) for number in numbers]
+            scores = continuation_scores(logits, torch.tensor(targets).to(logits.device), lengths)
+            return dict(zip(numbers, scores, strict=True))
 
         scores = shared(batched(order, self.rows_per_batch), score, self.progress, "scoring")
         return [scores[number] for number in range(len(requests))]

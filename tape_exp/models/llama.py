@@ -230,8 +230,8 @@ def load(decoder: Decoder, folder: Path) -> None:
         wanted = list(weights[name].shape) if name in weights else "absent"
         if shape != wanted:
             raise ConfigError(f"{path}: {name} is {shape}, but by config.json {wanted}.")
-        is_second = name in tied and not tied <= lacking
-        if is_second and not stored[:].to(weights[name]).equal(weights[name]):
+        other_is_read = name in tied and bool(tied - lacking)
+        if other_is_read and not stored[:].to(weights[name]).equal(weights[name]):
             raise ConfigError(
                 f"{folder}: its weights have an lm_head.weight that is not the embedding; set "
                 '"tie_word_embeddings": false in its config.json.'

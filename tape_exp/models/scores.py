@@ -53,12 +53,12 @@ class Bias:
         """The same bias of the T queries from ``first`` on and of the first S keys."""
         return self
 
-    def modifier(self, scores: "Scores", more: int) -> Modifier:
-        """The same for FlexAttention, whose queries and keys have ``more`` tokens at the end."""
+    def modifier(self, scores: "Scores", extra: int) -> Modifier:
+        """The same for FlexAttention, whose queries and keys have ``extra`` tokens at the end."""
         H = scores.q.shape[1]
         T = scores.q.shape[2]
         S = scores.k.shape[2]
-        pairs = F.pad(scores.addend(self).expand(-1, H, T, S), (0, more, 0, more))
+        pairs = F.pad(scores.addend(self).expand(-1, H, T, S), (0, extra, 0, extra))
         if len(pairs) == 1:  # one for all rows, whose gradients meet in atomic additions
             shared = pairs[0]
             return lambda b, h, t, s: shared[h, t, s]
@@ -99,11 +99,11 @@ class ByDistance(Bias):
         S = scores.k.shape[2]
         return self.at(torch.arange(S, device=scores.q.device, dtype=torch.float32))
 
-    def modifier(self, scores: "Scores", more: int) -> Modifier:
+    def modifier(self, scores: "Scores", extra: int) -> Modifier:
         if not scores.by_place:
-            return super().modifier(scores, more)
+            return super().modifier(scores, extra)
         offset = scores.offset
-        table = F.pad(self.table(scores).to(scores.dtype), (0, more))
+        table = F.pad(self.table(scores).to(scores.dtype), (0, extra))
         return lambda b, h, t, s: table[h, (t + offset - s).clamp(min=0)]
 
 
@@ -130,11 +130,11 @@ class ByKey(Bias):
     def of_block(self, first: int, T: int, S: int) -> "ByKey":
         return ByKey(self.values[:, :S])
 
-    def modifier(self, scores: "Scores", more: int) -> Modifier:
+    def modifier(self, scores: "Scores", extra: int) -> Modifier:
         # Two fp32 numbers hold one of fp64. The gradient of a buffer that a score_mod indexes
         # twice is wrong: a query's own number is a buffer of its own.
         values = self.values.transpose(1, 2).expand(len(scores.q), -1, -1)
-        keys = F.pad(values, (0, more))
+        keys = F.pad(values, (0, extra))
         high = keys.float()
         low = (keys - high.to(keys.dtype)).float()
         of_query = high[:, :, scores.offset :].detach().clone()
@@ -218,10 +218,10 @@ class Scores:
         with full_precision(self.q):
             return bias.pairs(self).to(self.dtype)
 
-    def modifiers(self, more: int) -> list[Modifier]:
-        """The biases for FlexAttention, with ``more`` tokens after queries and keys."""
+    def modifiers(self, extra: int) -> list[Modifier]:
+        """The biases for FlexAttention, with ``extra`` tokens after queries and keys."""
         with full_precision(self.q):
-            return [bias.modifier(self, more) for bias in self.biases]
+            return [bias.modifier(self, extra) for bias in self.biases]
 
     def visible(self) -> Tensor:
         """Where a query may look at a key: booleans that broadcast to (B, H, T, S)."""

@@ -64,8 +64,8 @@ def extra_length(share: float, reach: float = 2.0) -> float:
 
 
 def _extra_length(run: Mapping[str, Any]) -> dict[str, float]:
-    """Of addition the extra length, with Wilson's interval over the longer sums; only of a run that
-    learned the trained ones, which are taken as solved.
+    """Compute the extra length of addition, with Wilson's interval over the longer sums; only of a
+    run that learned the trained ones, which are taken as solved.
     """
     task = run["config"]["task"]
     metrics = run["metrics"]
@@ -91,8 +91,8 @@ def _extra_length(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _by_digits(run: Mapping[str, Any]) -> dict[str, float]:
-    """Of a grid of addition the exact match by the digits of the longer operand, which are given in
-    percent of the trained digits; ``next`` is of one digit more than these.
+    """Average the exact match of a grid of addition by the digits of the longer operand, which are
+    given in percent of the trained digits; ``next`` is of one digit more than these.
 
     >>> task = {"train_digits": 1}
     >>> _by_digits({"config": {"task": task}, "heatmap": [[100, 40], [50, 0]]})
@@ -114,7 +114,7 @@ def _by_digits(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _solved(run: Mapping[str, Any]) -> dict[str, float]:
-    """The first step after which the validation loss of addition is below :data:`SOLVED`."""
+    """Find the first step after which the validation loss of addition is below :data:`SOLVED`."""
     curve = run.get("curves", {}).get("val/loss")
     if curve is None or "train_digits" not in run["config"]["task"]:
         return {}
@@ -125,7 +125,7 @@ def _solved(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _score(run: Mapping[str, Any]) -> dict[str, float]:
-    """Of a set of SCROLLS the metric that counts, with its interval.
+    """Find the metric that counts for a set of SCROLLS, with its interval.
 
     >>> task = {"dataset": "qasper"}
     >>> _score({"config": {"task": task}, "metrics": {"qasper/f1": 21.0, "qasper/f1_low": 20.5}})
@@ -144,7 +144,7 @@ def _score(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _sizes(run: Mapping[str, Any]) -> dict[str, float]:
-    """The longest window of a text, and how many tokens of it were scored."""
+    """Find the longest window of a text, and count the tokens of it that were scored."""
     lengths = run["config"]["task"].get("windows", {}).get("lengths", [])
     scored = [number for name, number in run["metrics"].items() if name.endswith("/tokens")]
     sizes: dict[str, float] = {}
@@ -156,8 +156,8 @@ def _sizes(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _of_matrices(run: Mapping[str, Any]) -> dict[str, float]:
-    """By layer: tokens that attention looks back; of E·Eᵀ the diagonal over the other causal pairs,
-    and the range of these.
+    """Measure matrices by layer: tokens that attention looks back; of E·Eᵀ the diagonal over the
+    other causal pairs, and the range of these.
 
     >>> matrices = {"attention@0": [[1, 0], [0.5, 0.5]], "products@0": [[4, 0], [2, 4]]}
     >>> _of_matrices({"matrices": matrices})

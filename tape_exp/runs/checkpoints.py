@@ -61,13 +61,13 @@ class Checkpoints(Checkpoint):
             counts |= {stage: count + shift for stage, count in counts.items()}
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """From now on a signal waits for the end of the step. Raises :class:`ConfigError` where
+        """Let a signal wait for the end of the step from now on. Raises :class:`ConfigError` where
         processes work on different runs, or resume from different steps: each takes the newest
         checkpoint that it sees, and the folder may look older from another node.
         """
-        places = gather((str(self.folder.parent), trainer.global_step))
-        runs = {run for run, _ in places}
-        steps = {step for _, step in places}
+        processes = gather((str(self.folder.parent), trainer.global_step))
+        runs = {run for run, _ in processes}
+        steps = {step for _, step in processes}
         if len({Path(run).name for run in runs}) > 1:
             raise ConfigError(
                 f"the processes work on different runs, {' and '.join(sorted(runs))}: give all of "
@@ -81,20 +81,20 @@ class Checkpoints(Checkpoint):
         self.preemption.waits = True
 
     def on_exception(self, trainer: Trainer, module: LightningModule, error: BaseException) -> None:
-        """No step ends any more for which a signal could wait."""
+        """Let no signal wait any more: no step will end."""
         self.preemption.waits = False
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
-        """The end of a step, unless its validation follows."""
+        """End a step, unless its validation follows."""
         last = (index + 1) % trainer.accumulate_grad_batches == 0
         validates = trainer.global_step % self.validate_every == 0 and any(trainer.num_val_batches)
         if last and not validates:
             self._step_ends(trainer)
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """The end of a step with its validation."""
+        """End a step after its validation."""
         if trainer.state.fn == "fit":
             self._step_ends(trainer)
 
@@ -128,30 +128,35 @@ class Checkpoints(Checkpoint):
 
 
 def newest(folder: Path, config_hash: str, sharded: bool = False) -> tuple[Path | None, int]:
-    """The newest whole checkpoint and its step, or (None, 0); damaged ones are put aside. Raises
+    """Find the newest whole checkpoint and its step, or (None, 0); put damaged ones aside. Raises
     :class:`ConfigError` where it belongs to a run of another config, or where FSDP (``sharded``)
     would give its moments to other parameters.
     """
     for path in reversed(saved(folder)):
         with suppress(FileNotFoundError):  # another process of the run has put it aside
             if zip_is_sound(path):
-                checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-                if checkpoint["config_hash"] != config_hash:
-                    raise ConfigError(f"{path} belongs to a run of another config; move it away.")
-                if sharded and _numbered_by_groups(checkpoint):
-                    raise ConfigError(
-                        f"{path} is of an older version, which trainer.strategy=fsdp would read "
-                        "wrongly: use trainer.strategy=ddp until the next checkpoint."
-                    )
-                return path, checkpoint["global_step"]
+                return path, _step_of(path, config_hash, sharded)
             log.warning("%s is damaged and put aside; trying the checkpoint before it.", path)
             path.replace(path.with_suffix(".damaged"))
     return None, 0
 
 
+def _step_of(path: Path, config_hash: str, sharded: bool) -> int:
+    """Read the step of a checkpoint; refuse one that cannot be resumed."""
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if checkpoint["config_hash"] != config_hash:
+        raise ConfigError(f"{path} belongs to a run of another config; move it away.")
+    if sharded and _numbered_by_groups(checkpoint):
+        raise ConfigError(
+            f"{path} is of an older version, which trainer.strategy=fsdp would read "
+            "wrongly: use trainer.strategy=ddp until the next checkpoint."
+        )
+    return checkpoint["global_step"]
+
+
 def _numbered_by_groups(checkpoint: dict[str, Any]) -> bool:
-    """Whether the parameters of AdamW are numbered group after group, as older versions did, and
-    not by their place in the model. Whole weights are resumed exactly from both.
+    """Say whether the parameters of AdamW are numbered group after group, as older versions did,
+    and not by their place in the model. Whole weights are resumed exactly from both.
     """
     groups = [group["params"] for group in checkpoint["optimizer_states"][0]["param_groups"]]
     numbers = list(itertools.chain.from_iterable(groups))

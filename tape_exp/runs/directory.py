@@ -55,12 +55,14 @@ class RunDirectory:
         self.start = find(cfg)
         self.cfg = cfg = apply_llama_config(cfg, self.start) if self.start else cfg
         self.identity = identity_of(cfg)
-        hashed = {key: self.identity[key] for key in self.identity if key != "checkpoint"}
-        hashed |= {"checkpoint": title(self.start)} if self.start else {}
+        hashed = dict(self.identity)
+        del hashed["checkpoint"]
+        if self.start:
+            hashed["checkpoint"] = title(self.start)
         self.hash = short_hash([json.dumps(hashed, sort_keys=True)])[:10]
-        place = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
-        self.name = "-".join(place)
-        self.path = Path(cfg.runs).expanduser().resolve().joinpath(*place)
+        folders = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
+        self.name = "-".join(folders)
+        self.path = Path(cfg.runs).expanduser().resolve().joinpath(*folders)
         try:
             os.fsencode(self.path)
         except UnicodeEncodeError as error:
@@ -74,7 +76,7 @@ class RunDirectory:
 
     @property
     def done(self) -> bool:
-        """Whether the run has finished, and its record is there."""
+        """Say whether the run has finished, and its record is there."""
         return all((self.path / name).exists() for name in ("DONE", "record.json"))
 
     @contextmanager
@@ -96,9 +98,8 @@ class RunDirectory:
             try:
                 yield
             finally:
-                left = ("config.yaml", "FAILED")
-                if not any((self.path / name).exists() for name in left):  # a mistake
-                    shutil.rmtree(self.path, ignore_errors=True)
+                if not any((self.path / name).exists() for name in ("config.yaml", "FAILED")):
+                    shutil.rmtree(self.path, ignore_errors=True)  # a mistake, and nothing began
 
     def open(self, assets: Mapping[str, str]) -> None:
         """Make the directory, and write config, manifest and ``assets`` (name -> content), in the
@@ -109,46 +110,53 @@ class RunDirectory:
             self.begun = True
             return
         if self.begins_anew():
-            for folder in ("checkpoints", "artifacts", "wandb"):
-                shutil.rmtree(self.path / folder, ignore_errors=True)
-            for file in (self.metrics, self.path / "record.json"):
-                file.unlink(missing_ok=True)
-        began = None
+            self.remove_results()
+        earlier = None
         if saved(self.checkpoints):
-            began = files.read(self.path / "manifest.json")
-            self.refuse_other_weights(began)
-            self.tell_other_sources(began)
+            earlier = files.read(self.path / "manifest.json")
+            self.refuse_other_weights(earlier)
+            self.tell_other_sources(earlier)
             # The task refuses checkpoints of other assets, and those of the run stay.
             assets = {name: assets[name] for name in assets if not (self.path / name).exists()}
-        made = manifest(self.hash, self.identity, self.cfg.rerun, self.start, began)
+        now = manifest(self.hash, self.identity, self.cfg.rerun, self.start, earlier)
         self.begun = True
-        for place in (self.path, self.checkpoints, self.artifacts):
-            place.mkdir(parents=True, exist_ok=True)
-            for leftover in place.glob(".*.partial"):
+        for folder in (self.path, self.checkpoints, self.artifacts):
+            folder.mkdir(parents=True, exist_ok=True)
+            for leftover in folder.glob(".*.partial"):
                 leftover.unlink(missing_ok=True)
-        for ending in ("DONE", "FAILED"):
-            (self.path / ending).unlink(missing_ok=True)
+        for name in ("DONE", "FAILED"):
+            (self.path / name).unlink(missing_ok=True)
         config = redact(OmegaConf.to_yaml(self.cfg, resolve=True))
         write_atomically(self.path / "config.yaml", config)
-        write_atomically(self.path / "manifest.json", json.dumps(made, indent=1) + "\n")
+        write_atomically(self.path / "manifest.json", json.dumps(now, indent=1) + "\n")
         for name, content in assets.items():
             write_atomically(self.path / name, content)
 
+    def remove_results(self) -> None:
+        """Remove what an earlier run has left."""
+        for folder in ("checkpoints", "artifacts", "wandb"):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
+        for file in ("metrics.jsonl", "record.json"):
+            (self.path / file).unlink(missing_ok=True)
+
     def begins_anew(self) -> bool:
-        """Whether what is in the folder is to be removed: by a ``debug`` run always, with ``rerun``
-        unless it is left of a run that ``rerun`` has begun with today's encoding and task.
+        """Say whether what is in the folder is to be removed: by a ``debug`` run always, with
+        ``rerun`` unless it is left of a run that ``rerun`` has begun with today's encoding and
+        task.
         """
         if self.cfg.debug.name != "none":
             return True
         if not self.cfg.rerun:
             return False
         path = self.path / "manifest.json"
-        began = files.read(path) if path.exists() and not self.done else {}
-        return not began.get("rerun") or bool(changed_sources(began.get("sources", {})))
+        if self.done or not path.exists():
+            return True
+        earlier = files.read(path)
+        return not earlier.get("rerun") or bool(changed_sources(earlier.get("sources", {})))
 
-    def tell_other_sources(self, made: Mapping[str, Any]) -> None:
-        """Say so where the files of encoding or task have changed since a manifest or a record."""
-        changed = changed_sources(made.get("sources", {}))
+    def tell_other_sources(self, earlier: Mapping[str, Any]) -> None:
+        """Warn where the files of encoding or task have changed since a manifest or a record."""
+        changed = changed_sources(earlier.get("sources", {}))
         if changed:
             log.warning(
                 "%s began with another version of %s; rerun=true runs it anew.",
@@ -156,9 +164,9 @@ class RunDirectory:
                 " and ".join(changed),
             )
 
-    def refuse_other_weights(self, began: Mapping[str, Any]) -> None:
+    def refuse_other_weights(self, earlier: Mapping[str, Any]) -> None:
         """Raise :class:`ConfigError` where the weights that a run began from have changed since."""
-        if self.start and began.get("begun_from_weights") not in (None, fingerprint(self.start)):
+        if self.start and earlier.get("begun_from_weights") not in (None, fingerprint(self.start)):
             raise ConfigError(
                 f"{self.path} began from other weights than {self.start} has now. Restore them, or "
                 f"train afresh: remove {self.path}, or set runs=<folder>."
@@ -184,5 +192,5 @@ class RunDirectory:
         return None
 
     def record(self) -> dict[str, Any]:
-        """The record of a finished run."""
+        """Read the record of a finished run."""
         return files.read(self.path / "record.json")

@@ -18,8 +18,11 @@ Z_95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
 def is_result(metric: str) -> bool:
-    """Whether a metric is a result, which logs, cards and ``compare`` show: no standard
+    """Say whether a metric is a result, which logs, cards and ``compare`` show: no standard
     error, no end of an interval, and no diagnostic, which only explains one.
+
+    >>> is_result("test/perplexity@512"), is_result("test/loss_stderr"), is_result("state/size@1")
+    (True, False, False)
     """
     diagnostics = ("address", "causal", "failures", "forced", "state")
     diagnostic = metric.partition("/")[0] in diagnostics
@@ -100,7 +103,7 @@ class Evaluation:
     matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
 
     def for_record(self) -> dict[str, Any]:
-        """The part of samples and pictures that a record holds: rounded, since it is committed."""
+        """Return the samples and pictures that a record holds: rounded, since it is committed."""
         record: dict[str, Any] = {}
         if self.samples:
             record["samples"] = self.samples
@@ -139,7 +142,11 @@ def depth_heatmap(
 
 
 def wilson(correct: float, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of successes, in percent."""
+    """Return Wilson's 95 % interval of a share of successes, in percent.
+
+    >>> [round(end, 1) for end in wilson(9, 10)]
+    [59.6, 98.2]
+    """
     share = correct / trials
     centre = 2 * correct + Z_95**2
     half = Z_95 * math.sqrt(4 * correct * (1 - share) + Z_95**2)

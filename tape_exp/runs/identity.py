@@ -16,14 +16,14 @@ NOT_COMPUTED = (*PLACES, "trainer")
 
 
 def variant(config: Mapping[Any, Any]) -> str:
-    """The model and how it was adapted: ``tape``, ``rope-lora``."""
+    """Name the model and how it was adapted: ``tape``, ``rope-lora``."""
     model = str(config["model"]["name"])
     peft = str(config["peft"]["name"])
     return model if peft == "none" else f"{model}-{peft}"
 
 
 def identity_of(cfg: DictConfig) -> dict[str, Any]:
-    """The part of a config that decides what is computed, not where it runs and reports."""
+    """Return the part of a config that decides what is computed, not where it runs and reports."""
     sections: Any = OmegaConf.to_container(cfg, resolve=True)
     sections["task"].pop("trust", None)  # whether a folder's code may run, not what it computes
     identity = {
@@ -42,19 +42,25 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
 
 
 def recorded_config(cfg: DictConfig) -> dict[str, Any]:
-    """The identity as a record has it, which says nothing of the machine and has no secret."""
+    """Return the identity as a record has it, without secrets and paths of the machine."""
     return without_folders(redact_tree(identity_of(cfg)))
 
 
 def without_folders(node: Any) -> Any:
-    """A config for a record: each path is cut to its last name, to say nothing of the machine;
-    ``{"path": "/data/pile"}`` becomes ``{"path": "pile"}``.
+    """Cut each path in a config to its last name, so that a record says nothing of the machine.
+
+    >>> without_folders({"text": {"path": "/data/pile", "name": "github"}})
+    {'text': {'path': 'pile', 'name': 'github'}}
     """
     if not isinstance(node, dict):
         return node
-    paths = [key for key in FOLDERS if isinstance(node.get(key), str)]
-    inner = {key: without_folders(value) for key, value in node.items()}
-    return inner | {key: Path(node[key]).name for key in paths}
+    cut = {}
+    for key, value in node.items():
+        if key in FOLDERS and isinstance(value, str):
+            cut[key] = Path(value).name
+        else:
+            cut[key] = without_folders(value)
+    return cut
 
 
 def section_of(word: str) -> str:
@@ -63,7 +69,11 @@ def section_of(word: str) -> str:
 
 
 def flat(node: Any, path: str = "") -> dict[str, Any]:
-    """A nested mapping as one of dotted keys: ``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
+    """Flatten a nested mapping to one of dotted keys.
+
+    >>> flat({"a": {"b": 1, "c": {}}})
+    {'a.b': 1, 'a.c': {}}
+    """
     if not isinstance(node, dict) or not node:
         return {path: node}
     values: dict[str, Any] = {}
@@ -73,11 +83,11 @@ def flat(node: Any, path: str = "") -> dict[str, Any]:
 
 
 def recorded_overrides(overrides: Iterable[str]) -> list[str]:
-    """What the user typed, as a record has it: without words of where the run is and reports, and
-    of a folder its last name.
+    """Return what the user typed, as a record has it: without words of where the run is and
+    reports, and of a folder its last name.
 
-    ``["model=tape", "runs=/scratch/ann", "task.text.path=/data/pile"]`` becomes ``["model=tape",
-    "task.text.path=pile"]``.
+    >>> recorded_overrides(["model=tape", "runs=/scratch/ann", "task.text.path=/data/pile"])
+    ['model=tape', 'task.text.path=pile']
     """
     recorded = []
     for word in overrides:

@@ -123,7 +123,9 @@ def _check_config(
 def _keys_to_agree(
     cfg: DictConfig, run: Any, checkpoint: Path, adaptation: Adaptation | None, decoder: Decoder
 ) -> set[str]:
-    """The keys in which a config must agree with that of the checkpoint's run; none without one."""
+    """List the keys in which a config must agree with that of the checkpoint's run; none without
+    one.
+    """
     is_base = checkpoint.is_dir() if run is None else run.peft.name == "none"
     if adaptation is not None and is_base:
         keys = _keys_of_adapted(cfg, run, adaptation, decoder)
@@ -139,7 +141,7 @@ def _keys_to_agree(
 def _keys_of_adapted(
     cfg: DictConfig, run: Any, adaptation: Adaptation, decoder: Decoder
 ) -> set[str]:
-    """The same where a base model is adapted. Raises :class:`ConfigError` where the config's
+    """List these keys where a base model is adapted. Raises :class:`ConfigError` where the config's
     encoding cannot continue from the base's.
     """
     base = run.model if run is not None else {"_target_": ROPE}

@@ -23,14 +23,14 @@ def manifest(
     identity: Mapping[str, Any],
     rerun: bool,
     start: Path | None,
-    began: dict[str, Any] | None,
+    earlier: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Who makes a run: command, commit, versions, machine, time, the fingerprint of the weights
-    that it begins from, the files of encoding and task, and the packages of other authors whose
-    classes the config constructs. A resumed run keeps the time, commit, files and packages of
-    ``began``, its manifest so far; ``later`` are the commits with which it was resumed.
+    """Say what makes a run: command, commit, versions, machine, time, the fingerprint of the
+    weights that it begins from, the files of encoding and task, and the packages of other authors
+    whose classes the config constructs. A resumed run keeps the time, commit, files and packages of
+    its ``earlier`` manifest; ``later`` are the commits with which it was resumed.
     """
-    made = {
+    now = {
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "config_hash": config_hash,
         **environment_info(),
@@ -39,21 +39,29 @@ def manifest(
         "rerun": rerun,
         "begun_from_weights": start and fingerprint(start),
     }
-    if began:
-        first = began["git"]
-        git = made["git"]
-        later = dict.fromkeys([*first.get("later", ()), git["commit"]])
-        later.pop(first["commit"], None)
-        made["git"] = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
-        if later:
-            made["git"]["later"] = [*later]
+    if earlier:
+        now["git"] = git_of_resumed(earlier["git"], now["git"])
         for key in ("plugins", "sources", "rerun", "started"):
-            made[key] = began.get(key)
-    return {key: value for key, value in made.items() if value}
+            now[key] = earlier.get(key)
+    return {key: value for key, value in now.items() if value}
+
+
+def git_of_resumed(first: dict[str, Any], git: dict[str, Any]) -> dict[str, Any]:
+    """Join the state with which a run began and that with which it is resumed.
+
+    >>> git_of_resumed({"commit": "a", "dirty": False}, {"commit": "b", "dirty": True})
+    {'commit': 'a', 'dirty': True, 'later': ['b']}
+    """
+    joined = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
+    later = dict.fromkeys([*first.get("later", ()), git["commit"]])
+    later.pop(first["commit"], None)
+    if later:
+        joined["later"] = [*later]
+    return joined
 
 
 def environment_info() -> dict[str, Any]:
-    """What every record begins with: commit, versions, machine, time."""
+    """Return what every record begins with: commit, versions, machine, time."""
     import torch
 
     from tape_exp.machine.hardware import cpu_name

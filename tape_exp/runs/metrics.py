@@ -26,7 +26,7 @@ class Stopwatch:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, without damaged lines (a warning)."""
+    """Read the rows of a metrics.jsonl, without damaged lines (a warning)."""
     rows = []
     for number, row in read_jsonl(path):
         if row is None:
@@ -37,10 +37,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
-    """The losses of training, ``{"train/loss": {"step": […], "value": […]}, "val/loss": …}``.
+    """Return the losses of training: at most :data:`POINTS` of each, evenly spaced, with the first
+    and the last. A single value is no curve, and one that is not finite is no point.
 
-    At most :data:`POINTS` of each, evenly spaced, with the first and the last; a single value is no
-    curve, and one that is not finite is no point.
+    >>> curves([{"step": 1, "val/loss": 2.5}, {"step": 2}, {"step": 3, "val/loss": 2.25}])
+    {'val/loss': {'step': [1, 3], 'value': [2.5, 2.25]}}
     """
     thinned: dict[str, dict[str, list[Any]]] = {}
     for name, most in POINTS.items():

@@ -10,15 +10,17 @@ PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables re
 
 
 def make_record(run: RunDirectory, **facts: Any) -> dict[str, Any]:
-    """The record of a finished run: all that tables and figures need, small enough to commit."""
+    """Make the record of a finished run: what tables and figures need, small enough to commit."""
     made = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))
+    for key in ("command", "config_hash", "rerun"):
+        made.pop(key, None)
     return {
         "run": run.name,
         "overrides": recorded_overrides(run.cfg.get("overrides") or ()),
         "config_hash": run.hash,
         "config": recorded_config(run.cfg),
         "seed": run.cfg.seed,
-        **{key: made[key] for key in made if key not in ("command", "config_hash", "rerun")},
+        **made,
         **facts,
         "artifacts": sorted(p.name for p in run.artifacts.iterdir() if p.name[0] != "."),
     }

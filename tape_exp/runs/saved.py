@@ -5,13 +5,13 @@ from pathlib import Path
 
 
 def file_name(step: int) -> str:
-    """The name of the checkpoint of a step."""
+    """Name the checkpoint of a step."""
     return f"step{step:08d}.ckpt"
 
 
 def saved(folder: Path) -> list[Path]:
-    """The run's own checkpoints in a folder, the oldest first. Any other file there is its user's,
-    as ``step_best.ckpt``: neither begun from nor counted nor removed.
+    """List the run's own checkpoints in a folder, the oldest first. Any other file there is its
+    user's, as ``step_best.ckpt``: neither begun from nor counted nor removed.
     """
     steps: dict[int, Path] = {}
     for path in folder.glob("*.ckpt"):

@@ -21,13 +21,17 @@ def one_of(key: str, value: object, choices: Iterable[str | None], lister: str =
     """Raise a :class:`ConfigError` unless ``value`` is one of ``choices``, which are those of
     :func:`choose`.
     """
-    if value not in (choices := list(choices)):
-        raise ConfigError(choose(f"{key}={value}", value, list(map(str, choices)), lister))
+    known = list(choices)
+    if value not in known:
+        raise ConfigError(choose(f"{key}={value}", value, list(map(str, known)), lister))
 
 
 def choose(what: str, word: object, choices: Sequence[str], lister: str = "") -> str:
-    """A sentence: ``what`` is not known, since ``word`` is none of the choices. Where these are
-    many and a command lists them (``lister``), only the nearest ones are named.
+    """Say that ``what`` is not known, since ``word`` is none of the choices. Where these are many
+    and a command lists them (``lister``), only the nearest ones are named.
+
+    >>> choose("model=tpae", "tpae", ["rope", "tape"])
+    "model=tpae is not known. Did you mean 'tape'? Choose one of: rope, tape."
     """
     if lister and len(choices) > FEW:
         return f"{what}{did_you_mean(word, choices, most=3)} `{lister}` lists all."
@@ -35,12 +39,17 @@ def choose(what: str, word: object, choices: Sequence[str], lister: str = "") ->
 
 
 def did_you_mean(word: object, candidates: Iterable[str], most: int = 1) -> str:
-    """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near; with
-    ``most`` it names up to so many, ``'tape', 'tape_i2' or 'tape_i8'``.
+    """Say that a word is not known, and which of the candidates are near, up to ``most``.
+
+    >>> did_you_mean("tapee", ["rope", "tape", "tape_i2", "tape_i8"], most=3)
+    " is not known. Did you mean 'tape', 'tape_i8' or 'tape_i2'?"
     """
     near = difflib.get_close_matches(str(word), list(candidates), n=most, cutoff=0.6)
-    named = " or ".join(f"'{one}'" for one in near).replace(" or ", ", ", max(len(near) - 2, 0))
-    return " is not known." + (f" Did you mean {named}?" if near else "")
+    if not near:
+        return " is not known."
+    *others, last = [f"'{one}'" for one in near]
+    named = f"{', '.join(others)} or {last}" if others else last
+    return f" is not known. Did you mean {named}?"
 
 
 def warn(sentence: str) -> None:

@@ -12,7 +12,7 @@ from tape_exp.settings.errors import ConfigError
 
 
 def read(path: Path, advice: str = "restore or remove it") -> Any:
-    """What a YAML or JSON file holds. Raises :class:`ConfigError`, which ends with ``advice``."""
+    """Read a YAML or JSON file. Raises :class:`ConfigError`, which ends with ``advice``."""
     try:
         if path.suffix != ".json":
             return OmegaConf.load(path)

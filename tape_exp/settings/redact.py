@@ -16,8 +16,11 @@ SHORTEST = 8  # characters; a shorter value could be part of any word
 
 
 def redact(text: str) -> str:
-    """The text with the values of ``*TOKEN``, ``*KEY``, ``*SECRET`` and ``*PASSWORD`` masked."""
-    values = [v for name, v in os.environ.items() if NAMES.search(name) and len(v) >= SHORTEST]
+    """Mask the values of ``*TOKEN``, ``*KEY``, ``*SECRET`` and ``*PASSWORD`` in a text."""
+    values = []
+    for name, value in os.environ.items():
+        if NAMES.search(name) and len(value) >= SHORTEST:
+            values.append(value)
     for value in sorted(values, key=len, reverse=True):  # one may begin with another
         text = text.replace(value, MASK)
     return text
@@ -32,5 +35,5 @@ class RedactingFormatter(logging.Formatter):
     """A formatter that masks secrets in its lines, tracebacks included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The formatted line, redacted."""
+        """Format a line, redacted."""
         return redact(super().format(record))

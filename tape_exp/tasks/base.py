@@ -50,8 +50,8 @@ FINGERPRINT = 2
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a run lends its task, in addition to the task's own settings."""
+class RunContext:
+    """What a task knows of its run, in addition to the task's own settings."""
 
     cache: Path = Path("cache")  # of tokens and tokenizers, shared by all runs
     checkpoint: Path | None = None  # the weights that the run begins from, if it does
@@ -88,7 +88,7 @@ class Task(LightningDataModule):
         self.arch = dataclasses.replace(arch, **sizes)
         self.optim = optim
         self.seed = seed
-        self.surroundings = Surroundings()
+        self.run_context = RunContext()
         self.waited = 0.0  # seconds that training has waited for data
 
     def size_vocabulary(self, words: int) -> None:
@@ -290,7 +290,7 @@ class Task(LightningDataModule):
         """Micro-batches from the trainer's present step on."""
         assert self.trainer is not None
         per_step = self.trainer.accumulate_grad_batches
-        workers = self.surroundings.workers
+        workers = self.run_context.workers
         rows = self.optim.batch // self.trainer.world_size
         ranks = self.trainer.global_rank, self.trainer.world_size
         dataset = MicroBatches(self, rows // per_step, rows, *ranks)
@@ -380,7 +380,7 @@ class MicroBatches(Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         """The slice, ``loss_tokens`` of the whole share, and the number of its ``first`` row."""
         step, slice_ = divmod(index, self.share // self.rows)
-        if self.task.surroundings.overfit:
+        if self.task.run_context.overfit:
             step = 0
         first = (step * self.world + self.rank) * self.share
         if self._made is None or self._made[0] != first:

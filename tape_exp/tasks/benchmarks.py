@@ -101,8 +101,8 @@ class Benchmarks(TextTask):
         self.rows_per_batch = rows_per_batch
 
     def prepare(self) -> None:
-        checkpoint = self.surroundings.checkpoint
-        cache = self.surroundings.cache
+        checkpoint = self.run_context.checkpoint
+        cache = self.run_context.cache
         if not self.cuts and checkpoint and checkpoint.is_dir():
             self.longest = self.trained_tokens()
         self.template = self._chat_template() if self.chat else None
@@ -117,7 +117,7 @@ class Benchmarks(TextTask):
 
     def _chat_template(self) -> str:
         """The template in which questions are asked."""
-        checkpoint = self.surroundings.checkpoint
+        checkpoint = self.run_context.checkpoint
         template = chat_template(checkpoint) if checkpoint else None
         if template is None:
             raise ConfigError(

@@ -18,8 +18,8 @@ from tape_exp.tasks.pretrain import Pretrain
 
 
 def _fact(generator: random.Random) -> Question:
-    text, right, _ = fact(generator, generator.randint(1, 4))
-    return Question(lambda size: f"Question: {text(size)}\nAnswer:", right)
+    write, right, _ = fact(generator, generator.randint(1, 4))
+    return Question(lambda size: f"Question: {write(size)}\nAnswer:", right)
 
 
 KINDS: dict[str, Callable[[random.Random], Question]] = {
@@ -102,6 +102,6 @@ class Mixture(Pretrain):
             generator = random.Random(seed_for(seed, "mixture", stream, row, attempt))
             question = KINDS[kind](generator)
             answer = self.tokenizer.encode_documents([question.answer])[0].tolist()
-            return lambda size: self.encode(question.write(size)), answer, generator.randint
+            return Drawn(lambda size: self.encode(question.write(size)), answer, generator.randint)
 
         return training_row(draw, self.train_length)

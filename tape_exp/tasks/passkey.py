@@ -5,7 +5,7 @@ model is asked for it.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -199,10 +199,13 @@ def key_question(key: int, depth: float) -> Question:
 
 
 def longest_fit(encode: Callable[[int], list[int]], room: int, size: int) -> tuple[list[int], int]:
-    """The longest prompt of at most ``room`` tokens and its size, sought from the guess ``size``.
+    """Find the longest prompt of at most ``room`` tokens and its size, from the guess ``size``.
 
-    A larger size must have at least as many tokens, and one of size 1 must fit. Where ``encode``
-    gives 10 + 3 n tokens for size n, a room of 30 has the prompt of size 6, of 28 tokens.
+    A larger size must have at least as many tokens, and one of size 1 must fit.
+
+    >>> prompt, size = longest_fit(lambda size: [0] * (10 + 3 * size), 30, 1)
+    >>> len(prompt), size
+    (28, 6)
     """
     ids = encode(size)
     for _ in range(4):  # by the ratio of the sizes, while they are far apart
@@ -222,21 +225,26 @@ def longest_fit(encode: Callable[[int], list[int]], room: int, size: int) -> tup
     return ids, size
 
 
-Drawn = tuple[Callable[[int], list[int]], list[int], Callable[[int, int], int]]
+class Drawn(NamedTuple):
+    """A question for training, whose prompt may have any size."""
+
+    write: Callable[[int], list[int]]  # the prompt with so many sentences of filler
+    answer: list[int]
+    tokens: Callable[[int, int], int]  # draws how many the prompt may have, from least to most
 
 
 def training_row(draw: Callable[[int], Drawn], length: int) -> tuple[list[int], list[int]]:
-    """A prompt and its answer, ``length`` + 1 tokens at most. One that does not fit is drawn again:
-    ``draw`` gives, of an attempt, what writes the prompt, the answer, and what draws the tokens
-    that the prompt may have from the least and the most.
+    """Draw a prompt and its answer, ``length`` + 1 tokens at most. One that does not fit is drawn
+    again, as the next attempt.
     """
     for attempt in range(100):
-        write, answer, room = draw(attempt)
+        write, answer, tokens = draw(attempt)
         least = len(write(1))
         most = length + 1 - len(answer)
         if least <= most:
-            tokens = room(least, most)
-            return longest_fit(write, tokens, 1 + (tokens - least) // 6)[0], answer
+            room = tokens(least, most)
+            prompt, _ = longest_fit(write, room, 1 + (room - least) // 6)
+            return prompt, answer
     raise ConfigError(
         f"task.train_length={length} is too short for a question of the task, which has {least} "
         f"tokens and {len(answer)} of its answer."

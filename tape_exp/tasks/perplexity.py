@@ -134,15 +134,15 @@ def score(
     limit: int | None = None,
     unscored: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The summed negative log-likelihood and the number of scores of each stretch of the text.
+    """Sum the negative log-likelihoods of each stretch of the text, and count its scores.
 
     A stretch is as long as windows begin apart, so that every score of one token, in whichever
     window, is counted in one stretch.
     """
-    apart = windows.stride or length
+    stride = windows.stride or length
     batches = window_batches(tokens, windows, length)[:limit]
     end = min(int(batches[-1][-1]) + length, len(tokens) - 1)
-    sums = torch.zeros(2, -(-end // apart), dtype=torch.float64)
+    sums = torch.zeros(2, math.ceil(end / stride), dtype=torch.float64)
     firsts = np.cumsum([0, *map(len, batches)])
     for (number, starts), counts in progress(share(list(enumerate(batches))), description):
         batch = window_batch(tokens, windows, length, starts, unscored)
@@ -151,7 +151,7 @@ def score(
         if counts:
             scored = batch["labels"] != IGNORE
             places = torch.from_numpy(starts)[:, None] + torch.arange(length)
-            stretches = places[scored] // apart
+            stretches = places[scored] // stride
             sums[0].index_add_(0, stretches, losses.cpu()[scored].double())
             sums[1] += torch.bincount(stretches, minlength=sums.shape[1])
     nll, count = sum_over_processes(sums).numpy()
@@ -159,7 +159,7 @@ def score(
 
 
 def window_batches(tokens: Tokens, windows: Windows, length: int) -> list[np.ndarray]:
-    """Where the windows of each batch begin. The last window may be short."""
+    """List where the windows of each batch begin. The last window may be short."""
     stride = windows.stride or length
     # The last token is read by nobody, only predicted.
     starts = np.arange(0, max(len(tokens) - 1 - (length - stride), 1), stride)
@@ -189,12 +189,12 @@ def window_batch(
 
 
 def token_counts(tokens: Tokens, at_once: int = 1 << 22) -> np.ndarray:
-    """How often a set has each token."""
+    """Count how often a set has each token."""
     counts = np.zeros(0, dtype=np.int64)
     for start in range(0, len(tokens), at_once):
-        more = np.bincount(tokens[start : start + at_once], minlength=len(counts))
-        more[: len(counts)] += counts
-        counts = more
+        of_part = np.bincount(tokens[start : start + at_once], minlength=len(counts))
+        of_part[: len(counts)] += counts
+        counts = of_part
     return counts
 
 
@@ -217,12 +217,12 @@ def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> floa
 def _units(
     nll: np.ndarray, count: np.ndarray, windows: Windows, length: int, most: int = 2000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sums over neighbouring stretches: units of at least a window, few enough to draw from.
+    """Sum over neighbouring stretches: units of at least a window, and ``most`` units.
 
     No token is in two of them. Units of windows would share what overlaps, and the error of what
     is drawn as if it were independent would come out too small.
     """
-    together = -(-length // (windows.stride or length))
-    together = max(together, -(-len(nll) // most))
-    edges = np.arange(0, len(nll), together)
+    stretches_of_window = math.ceil(length / (windows.stride or length))
+    stretches = max(stretches_of_window, math.ceil(len(nll) / most))  # of a unit
+    edges = np.arange(0, len(nll), stretches)
     return np.add.reduceat(nll, edges), np.add.reduceat(count, edges)

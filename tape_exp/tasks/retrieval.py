@@ -109,12 +109,12 @@ class RetrievalTraining(Questions):
         """A prompt of a uniform length and its answer."""
         generator = np.random.default_rng(seed_for(seed, "retrieval", stream, "length", row))
 
-        def room(least: int, most: int) -> int:
+        def tokens(least: int, most: int) -> int:
             return int(generator.integers(least, most + 1))
 
         def draw(attempt: int) -> Drawn:
             question = self.drawn(stream, seed, row, attempt)
-            return self.writer(question), self.right(question), room
+            return Drawn(self.writer(question), self.right(question), tokens)
 
         prompt, answer = training_row(draw, self.train_length)
         scored = [False] * len(prompt) + [True] * len(answer)

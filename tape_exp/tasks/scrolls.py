@@ -69,7 +69,7 @@ class Scrolls(TextTask):
     ) -> None:
         one_of("task.dataset", dataset, DATASETS)
         super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
-        _, tokens_of_set = scrolls.DATASETS[dataset]
+        tokens_of_set = scrolls.DATASETS[dataset].tokens
         self.new_tokens = new_tokens or tokens_of_set
         # Half of max_length at most, so that a long summary leaves a document.
         self.reserved = min(self.new_tokens, max_length // 2)

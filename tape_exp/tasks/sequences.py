@@ -1,6 +1,7 @@
 """A task whose rows are a prompt and an answer: a class with its symbols and ``sample``."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -39,7 +40,7 @@ class Draws:
         begin = self._next
         self._next = self._next + count
         if self._next > len(self._words):
-            blocks = -(-2 * self._next // 8)
+            blocks = math.ceil(2 * self._next / 8)
             self._words = np.append(self._words, self._more.random_raw(4 * blocks).view(np.uint32))
         return self._words[begin : self._next]
 

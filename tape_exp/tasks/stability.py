@@ -58,7 +58,7 @@ class Stability(Analysis):
         return names
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        decoders = {"trained": model.decoder} if self.surroundings.checkpoint is not None else {}
+        decoders = {"trained": model.decoder} if self.run_context.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)
         tokens = self.sample.to(model.device)
         bos = self.tokenizer.bos

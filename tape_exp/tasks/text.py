@@ -70,7 +70,7 @@ class TextTask(Task):
 
     def _tokenizer(self) -> Tokenizer:
         """The checkpoint's, or the one of the settings, which must then be the same."""
-        checkpoint = self.surroundings.checkpoint
+        checkpoint = self.run_context.checkpoint
         stored = starting_weights.file_beside(checkpoint, "tokenizer.json") if checkpoint else None
         if stored is not None:
             return self.tokenization.load(stored)
@@ -79,7 +79,7 @@ class TextTask(Task):
                 f"{checkpoint} has no tokenizer.json. transformers writes one: "
                 "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>)."
             )
-        made = self.tokenization.make(self.text, self.surroundings.cache)
+        made = self.tokenization.make(self.text, self.run_context.cache)
         trained = starting_weights.trained_tokenizer(checkpoint) if checkpoint else None
         if trained not in (None, made.fingerprint):
             raise ConfigError(
@@ -96,7 +96,7 @@ class TextTask(Task):
         """The longest row that the weights have seen, as the run or the Llama that they are of says
         where nothing is trained here; ``train_length`` where neither does.
         """
-        begun = None if self.trains else self.surroundings.checkpoint
+        begun = None if self.trains else self.run_context.checkpoint
         return (starting_weights.trained_length(begun) if begun else None) or self.train_length
 
     @property
@@ -105,7 +105,7 @@ class TextTask(Task):
         models have learnt to begin from BOS and never to write it. Models that are trained here
         learn from blocks of documents, in which it separates them.
         """
-        begun = self.surroundings.checkpoint
+        begun = self.run_context.checkpoint
         return begun is not None and begun.is_dir() and not self.trains
 
     @property
@@ -116,7 +116,7 @@ class TextTask(Task):
         return self.tokenizer.bos if self.published else None
 
     def tokens(self, text: Text, split: Split, needed: int | None = None) -> Tokens:
-        return tokenise(text, split, self.tokenizer, self.surroundings.cache, needed)
+        return tokenise(text, split, self.tokenizer, self.run_context.cache, needed)
 
     @property
     def eos(self) -> int:
@@ -140,7 +140,7 @@ class TextTask(Task):
         """The tokenizer, for tasks that begin from the run, the special tokens that its files name,
         and a Llama's template of a chat.
         """
-        begun = self.surroundings.checkpoint
+        begun = self.run_context.checkpoint
         template = starting_weights.chat_template(begun) if begun else None
         files = {}
         if template is not None:

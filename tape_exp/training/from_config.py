@@ -37,7 +37,7 @@ from tape_exp.runs.starting_weights import base_of, edited_since, title
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import divisor, multiple
-from tape_exp.tasks.base import Surroundings, Task
+from tape_exp.tasks.base import RunContext, Task
 from tape_exp.tasks.text import TextTask
 
 log = logging.getLogger("tape_exp")
@@ -52,7 +52,7 @@ def make_task(cfg: DictConfig, start: Path | None = None) -> Task:
     task: Task = build(section, "task", seed=cfg.seed)
     cache = Path(cfg.cache).expanduser()
     workers = cfg.trainer.workers
-    task.surroundings = Surroundings(cache, start, workers, cfg.debug.overfit)
+    task.run_context = RunContext(cache, start, workers, cfg.debug.overfit)
     return task
 
 
@@ -64,7 +64,7 @@ def make_decoder(cfg: DictConfig, task: Task, blank: bool = False) -> Decoder:
         ConfigError: there are no weights to adapt, or they do not fit.
     """
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
-    start = None if blank else task.surroundings.checkpoint
+    start = None if blank else task.run_context.checkpoint
     adaptation: Adaptation | None = None
     if cfg.peft.name != "none":
         adaptation = build(cfg.peft, "peft", name=cfg.peft.name)

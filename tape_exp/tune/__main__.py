@@ -51,7 +51,7 @@ def submit(search: "Search", options: argparse.Namespace) -> None:
 
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
-    """What the words of the command say."""
+    """Parse the words of the command."""
     parser = ArgumentParser(
         prog="tape-exp tune",
         description="Search keys of the config with Optuna, on validation only, with equally many "

@@ -23,7 +23,7 @@ from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.settings.errors import ConfigError
 
-ASKING = [name for name, (closing, _) in DATASETS.items() if "{question}" in closing]
+ASKING = [name for name, form in DATASETS.items() if "{question}" in form.closing]
 
 
 def row(number: int, text: str, output: str | None, reference: int = 0) -> dict:

@@ -16,7 +16,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks import benchmarks
-from tape_exp.tasks.base import Surroundings
+from tape_exp.tasks.base import RunContext
 from tape_exp.tasks.benchmarks import Benchmarks
 from tape_exp.training.from_config import make_task
 from tests.conftest import SMALL, silent
@@ -76,7 +76,7 @@ def cache(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def task(cache):
     made = Benchmarks(ARCH, 0, ("mmlu", "arc_challenge", "arc_easy"), Tokenization("byte"), 1024)
-    made.surroundings = Surroundings(cache=cache)
+    made.run_context = RunContext(cache=cache)
     made.prepare_data()
     return made
 
@@ -215,7 +215,7 @@ def test_fingerprint_follows_questions_and_a_folder_is_read_from_anywhere(
     def now():
         settings = {"source": "local", "path": "mine", "trust": True}
         made = Benchmarks(ARCH, 0, ("colours",), Tokenization("byte"), 64, **settings)
-        made.surroundings = Surroundings(cache=cache)
+        made.run_context = RunContext(cache=cache)
         made.prepare_data()
         assert len(made.loaded["tasks"]["colours"].eval_docs) == 6
         return made.fingerprint()

@@ -1,5 +1,6 @@
 """Sums and products, binary and decimal; the least-significant digits first."""
 
+import math
 from collections.abc import Sequence
 
 from tape_exp.tasks.sequences import Draws, SequenceTask
@@ -25,7 +26,7 @@ class BinaryAddition(SequenceTask):
     shortest = 3
 
     def draws(self, n: int) -> int:
-        return 1 + 2 * (-(-n // 32) + 1)  # 32 bits more than a number has
+        return 1 + 2 * (math.ceil(n / 32) + 1)  # 32 bits more than a number has
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         bits = 1 + rng.below(n - 2)
