@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -28,6 +28,7 @@ from tape_exp.machine.files import short_hash
 from tape_exp.settings.errors import ConfigError
 
 LONGEST = 4 << 20  # characters of a document of a .txt, which is cut at a line end
+WHOLE = (".txt", ".py")  # of these a file is text, of the others its rows hold it
 BUILTIN = "builtin_"  # what metrics on built-in text begin with
 LEFT_OUT = {  # of the standard library
     *("site-packages", "dist-packages", "test", "tests", "idle_test"),
@@ -97,6 +98,42 @@ class Text:
                 )
         return urls
 
+    def shared_file(self, split: Any, other: "Text", other_split: Any) -> str | None:
+        """Name a file from which both texts take documents, each for its split; None where there is
+        none. The splits of built-in text share none.
+
+        A file is the same behind a link, and packed or not. Two texts share none of its rows where
+        ``where`` asks for two values of one field. The hub is not asked: the files in it are known
+        by their patterns.
+        """
+        if self.source != other.source:
+            return None
+        mine = set(self._origins(split).values())
+        for name, origin in other._origins(other_split).items():
+            found = origin in mine
+            if self.source == "hub":
+                found = found or any(_fits(origin, pattern) for pattern in mine)
+            if found and not self._excludes(other, name):
+                return name
+        return None
+
+    def _origins(self, split: Any) -> dict[str, str]:
+        """Each file of a split with what it is, behind links and unpacked; of the hub patterns."""
+        origins = {}
+        if self.source == "local":
+            for url in self.urls(split):
+                origins[url] = without_compression(os.path.realpath(url))
+        if self.source == "hub":
+            for pattern in self.files.get(split, []):
+                origins[pattern] = f"/{self.repository}/{pattern}"
+        return origins
+
+    def _excludes(self, other: "Text", name: str) -> bool:
+        """Whether no row of a file is for both texts, because of what they ask of one field."""
+        fields = self.where.keys() & other.where.keys()
+        asked = any(self.where[field] != other.where[field] for field in fields)
+        return asked and format_of(name) not in WHOLE
+
     def fingerprint(self, split: Any) -> str:
         """A hash of where the text comes from: of files their names, sizes and times of change."""
         origin: list[Any] = [self.column, sorted(self.where.items())]
@@ -110,7 +147,7 @@ class Text:
         return short_hash([repr(origin)])
 
     def _documents(self, url: str) -> Iterator[str]:
-        if format_of(url) in (".txt", ".py"):
+        if format_of(url) in WHOLE:
             yield from _pieces(url)
             return
         for row in rows(url):
@@ -178,6 +215,11 @@ class Text:
         with hub(f"text {self.name}"):
             reach()
             return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
+
+
+def _fits(one: str, other: str) -> bool:
+    """Whether one of two absolute patterns fits the other."""
+    return PurePosixPath(one).match(other) or PurePosixPath(other).match(one)
 
 
 def _at(row: Any, key: str) -> Any:
