@@ -70,9 +70,7 @@ class Text:
         (:mod:`tape_exp.data.files`).
         """
         if self.source == "builtin" and self.builtin != "code":
-            from pydoc_data.topics import topics  # the language reference that ``help()`` shows
-
-            yield from (topics[name] for name in sorted(topics) if _split_of(name) == split)
+            yield from _reference(split)
         for url in self.urls(split):
             done = 0
             try:
@@ -135,7 +133,9 @@ class Text:
         return asked and format_of(name) not in WHOLE
 
     def fingerprint(self, split: Any) -> str:
-        """A hash of where the text comes from: of files their names, sizes and times of change."""
+        """A hash of where the text comes from: of files their names, sizes and times of change, of
+        the language reference, which each Python has in its own version, its text.
+        """
         origin: list[Any] = [self.column, sorted(self.where.items())]
         if self.source == "hub":
             origin += [self.repository, self._commit(), self.files.get(split)]
@@ -144,6 +144,8 @@ class Text:
                 stat = os.stat(url)
                 origin.append((Path(url).name, stat.st_size, stat.st_mtime_ns))
             origin.append(self.builtin if self.source == "builtin" else None)
+        if self.source == "builtin" and self.builtin != "code":
+            origin.append(short_hash(_reference(split)))
         return short_hash([repr(origin)])
 
     def _documents(self, url: str) -> Iterator[str]:
@@ -258,6 +260,15 @@ def _library(split: str) -> list[str]:
         and not Path(name).name.startswith("_sysconfigdata")
         and _split_of(name) == split
     ]
+
+
+def _reference(split: str) -> Iterator[str]:
+    """Yield the topics of a split of the language reference, which ``help()`` shows."""
+    from pydoc_data.topics import topics
+
+    for name in sorted(topics):
+        if _split_of(name) == split:
+            yield topics[name]
 
 
 def _split_of(name: str) -> str:
