@@ -5,7 +5,7 @@
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tabulate import tabulate
@@ -104,15 +104,26 @@ def runs_table(records: Sequence[Record]) -> str:
     for run in sorted(records, key=lambda run: run["started"], reverse=True):
         config = run["config"]
         metrics = run["metrics"]
-        results = [*filter(is_result, metrics)]
-        name = next((m for m in results if not m.startswith("val/")), results[0])
+        name = first_result(metrics)
+        value = f"{metrics[name]:.4g}" if name else ""
         what = [display_name(config["model"]["name"]), task_title(config["task"]), config["scale"]]
         seconds = f"{run.get('seconds', {}).get('training', 0):.0f}"
         command = f"`tape-exp train {shlex.join(run.overrides)}`"
-        result = [name, f"{metrics[name]:.4g}", seconds, commits([run]), command]
+        result = [name, value, seconds, commits([run]), command]
         rows.append([*what, run["seed"], *result])
     head = ["model", "task", "scale", "seed", "metric", "value", "seconds", "commit", "command"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True)
+
+
+def first_result(metrics: Iterable[str]) -> str:
+    """Find the first result of a run, those of training last; empty where it has none.
+
+    >>> first_result(["val/loss", "test/exact_match"]), first_result(["state/accuracy"])
+    ('test/exact_match', '')
+    """
+    results = [*filter(is_result, metrics)]
+    tested = [name for name in results if not name.startswith("val/")]
+    return (tested or results or [""])[0]
 
 
 def bench_page(folder: Path) -> Iterator[str]:

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -28,6 +28,7 @@ from tape_exp.machine.files import short_hash
 from tape_exp.settings.errors import ConfigError
 
 LONGEST = 4 << 20  # characters of a document of a .txt, which is cut at a line end
+WHOLE = (".txt", ".py")  # of these a file is text, of the others its rows hold it
 BUILTIN = "builtin_"  # what metrics on built-in text begin with
 LEFT_OUT = {  # of the standard library
     *("site-packages", "dist-packages", "test", "tests", "idle_test"),
@@ -69,9 +70,7 @@ class Text:
         (:mod:`tape_exp.data.files`).
         """
         if self.source == "builtin" and self.builtin != "code":
-            from pydoc_data.topics import topics  # the language reference that ``help()`` shows
-
-            yield from (topics[name] for name in sorted(topics) if _split_of(name) == split)
+            yield from _reference(split)
         for url in self.urls(split):
             done = 0
             try:
@@ -97,8 +96,46 @@ class Text:
                 )
         return urls
 
+    def shared_file(self, split: Any, other: "Text", other_split: Any) -> str | None:
+        """Name a file from which both texts take documents, each for its split; None where there is
+        none. The splits of built-in text share none.
+
+        A file is the same behind a link, and packed or not. Two texts share none of its rows where
+        ``where`` asks for two values of one field. The hub is not asked: the files in it are known
+        by their patterns.
+        """
+        if self.source != other.source:
+            return None
+        mine = set(self._origins(split).values())
+        for name, origin in other._origins(other_split).items():
+            found = origin in mine
+            if self.source == "hub":
+                found = found or any(_fits(origin, pattern) for pattern in mine)
+            if found and not self._excludes(other, name):
+                return name
+        return None
+
+    def _origins(self, split: Any) -> dict[str, str]:
+        """Each file of a split with what it is, behind links and unpacked; of the hub patterns."""
+        origins = {}
+        if self.source == "local":
+            for url in self.urls(split):
+                origins[url] = without_compression(os.path.realpath(url))
+        if self.source == "hub":
+            for pattern in self.files.get(split, []):
+                origins[pattern] = f"/{self.repository}/{pattern}"
+        return origins
+
+    def _excludes(self, other: "Text", name: str) -> bool:
+        """Whether no row of a file is for both texts, because of what they ask of one field."""
+        fields = self.where.keys() & other.where.keys()
+        asked = any(self.where[field] != other.where[field] for field in fields)
+        return asked and format_of(name) not in WHOLE
+
     def fingerprint(self, split: Any) -> str:
-        """A hash of where the text comes from: of files their names, sizes and times of change."""
+        """A hash of where the text comes from: of files their names, sizes and times of change, of
+        the language reference, which each Python has in its own version, its text.
+        """
         origin: list[Any] = [self.column, sorted(self.where.items())]
         if self.source == "hub":
             origin += [self.repository, self._commit(), self.files.get(split)]
@@ -107,10 +144,12 @@ class Text:
                 stat = os.stat(url)
                 origin.append((Path(url).name, stat.st_size, stat.st_mtime_ns))
             origin.append(self.builtin if self.source == "builtin" else None)
+        if self.source == "builtin" and self.builtin != "code":
+            origin.append(short_hash(_reference(split)))
         return short_hash([repr(origin)])
 
     def _documents(self, url: str) -> Iterator[str]:
-        if format_of(url) in (".txt", ".py"):
+        if format_of(url) in WHOLE:
             yield from _pieces(url)
             return
         for row in rows(url):
@@ -180,6 +219,11 @@ class Text:
             return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
 
 
+def _fits(one: str, other: str) -> bool:
+    """Whether one of two absolute patterns fits the other."""
+    return PurePosixPath(one).match(other) or PurePosixPath(other).match(one)
+
+
 def _at(row: Any, key: str) -> Any:
     """The value of a dotted field."""
     for name in key.split("."):
@@ -216,6 +260,15 @@ def _library(split: str) -> list[str]:
         and not Path(name).name.startswith("_sysconfigdata")
         and _split_of(name) == split
     ]
+
+
+def _reference(split: str) -> Iterator[str]:
+    """Yield the topics of a split of the language reference, which ``help()`` shows."""
+    from pydoc_data.topics import topics
+
+    for name in sorted(topics):
+        if _split_of(name) == split:
+            yield topics[name]
 
 
 def _split_of(name: str) -> str:

@@ -24,8 +24,11 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:  # of a full disk it names no file, and nobody knows the temporary
-        raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
+    except OSError as error:
+        # That of a full disk names no file, and nobody knows the temporary one.
+        if error.errno is None or error.filename not in (None, temporary, str(temporary)):
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

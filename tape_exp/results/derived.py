@@ -114,14 +114,23 @@ def _by_digits(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _solved(run: Mapping[str, Any]) -> dict[str, float]:
-    """Find the first step after which the validation loss of addition is below :data:`SOLVED`."""
+    """Find the first step from which the validation loss of addition stays below :data:`SOLVED`, of
+    the steps in its curve: a record keeps some of the steps at which it was measured.
+
+    >>> curve = {"step": [100, 200, 300, 400], "value": [0.005, 0.5, 0.009, 0.002]}
+    >>> _solved({"config": {"task": {"train_digits": 5}}, "curves": {"val/loss": curve}})
+    {'solved_at': 300}
+    """
     curve = run.get("curves", {}).get("val/loss")
     if curve is None or "train_digits" not in run["config"]["task"]:
         return {}
+    solved: dict[str, float] = {}
     for step, loss in zip(curve["step"], curve["value"], strict=True):
-        if loss < SOLVED:
-            return {"solved_at": step}
-    return {}
+        if loss >= SOLVED:
+            solved = {}
+        elif not solved:
+            solved = {"solved_at": step}
+    return solved
 
 
 def _score(run: Mapping[str, Any]) -> dict[str, float]:

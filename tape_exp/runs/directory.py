@@ -30,7 +30,7 @@ from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.origin import describe
 from tape_exp.settings.plugins import changed_sources
-from tape_exp.settings.redact import redact
+from tape_exp.settings.redact import redact, redact_tree
 
 log = logging.getLogger("tape_exp")
 LOCK = ".lock"
@@ -126,8 +126,8 @@ class RunDirectory:
                 leftover.unlink(missing_ok=True)
         for name in ("DONE", "FAILED"):
             (self.path / name).unlink(missing_ok=True)
-        config = redact(OmegaConf.to_yaml(self.cfg, resolve=True))
-        write_atomically(self.path / "config.yaml", config)
+        config = redact_tree(OmegaConf.to_container(self.cfg, resolve=True, enum_to_str=True))
+        write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(config))
         write_atomically(self.path / "manifest.json", json.dumps(now, indent=1) + "\n")
         for name, content in assets.items():
             write_atomically(self.path / name, content)

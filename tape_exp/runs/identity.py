@@ -5,9 +5,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.settings.redact import redact, redact_tree
+from tape_exp.settings.naming import literal
+from tape_exp.settings.redact import redact_tree
 
 FOLDERS = ("path", "checkpoint", "init_from")  # last parts of keys that may name one
 # Keys of where a run is and what reports it, and with those of how it is made.
@@ -46,21 +48,18 @@ def recorded_config(cfg: DictConfig) -> dict[str, Any]:
     return without_folders(redact_tree(identity_of(cfg)))
 
 
-def without_folders(node: Any) -> Any:
-    """Cut each path in a config to its last name, so that a record says nothing of the machine.
+def without_folders(node: Any, key: str = "") -> Any:
+    """Cut each path in a config, or in the value of a key, to its last name, so that a record says
+    nothing of the machine.
 
     >>> without_folders({"text": {"path": "/data/pile", "name": "github"}})
     {'text': {'path': 'pile', 'name': 'github'}}
     """
-    if not isinstance(node, dict):
-        return node
-    cut = {}
-    for key, value in node.items():
-        if key in FOLDERS and isinstance(value, str):
-            cut[key] = Path(value).name
-        else:
-            cut[key] = without_folders(value)
-    return cut
+    if isinstance(node, dict):
+        return {name: without_folders(value, str(name)) for name, value in node.items()}
+    if isinstance(node, list):
+        return [without_folders(value, key) for value in node]
+    return Path(node).name if key in FOLDERS and isinstance(node, str) else node
 
 
 def section_of(word: str) -> str:
@@ -86,16 +85,16 @@ def recorded_overrides(overrides: Iterable[str]) -> list[str]:
     """Return what the user typed, as a record has it: without words of where the run is and
     reports, and of a folder its last name.
 
-    >>> recorded_overrides(["model=tape", "runs=/scratch/ann", "task.text.path=/data/pile"])
-    ['model=tape', 'task.text.path=pile']
+    >>> recorded_overrides(["model=tape", "runs=/scratch/ann", "task.text.path='/data/the pile'"])
+    ['model=tape', "task.text.path='the pile'"]
     """
     recorded = []
     for word in overrides:
-        key, equals, value = word.partition("=")
+        key, _, _ = word.partition("=")
         bare = key.lstrip("+~")
         if section_of(bare) in PLACES:
             continue
-        if bare.endswith(FOLDERS):
-            value = value.rstrip("/'\"").rpartition("/")[2]
-        recorded.append(redact(f"{key}{equals}{value}"))
+        value = OverridesParser.create().parse_override(word).value()
+        kept = redact_tree(without_folders(value, bare.rpartition(".")[2]))
+        recorded.append(word if kept == value else f"{key}={literal(kept)}")
     return recorded

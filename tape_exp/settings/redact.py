@@ -16,19 +16,32 @@ SHORTEST = 8  # characters; a shorter value could be part of any word
 
 
 def redact(text: str) -> str:
-    """Mask the values of ``*TOKEN``, ``*KEY``, ``*SECRET`` and ``*PASSWORD`` in a text."""
-    values = []
-    for name, value in os.environ.items():
-        if NAMES.search(name) and len(value) >= SHORTEST:
-            values.append(value)
-    for value in sorted(values, key=len, reverse=True):  # one may begin with another
+    """Mask the values of ``*TOKEN``, ``*KEY``, ``*SECRET`` and ``*PASSWORD`` in a text, also as
+    Python and JSON write them within quotes.
+    """
+    for value in sorted(_secrets(), key=len, reverse=True):  # one may begin with another
         text = text.replace(value, MASK)
     return text
 
 
+def _secrets() -> set[str]:
+    """Find the values, and how they are written within quotes."""
+    values = set()
+    for name, value in os.environ.items():
+        if NAMES.search(name) and len(value) >= SHORTEST:
+            values |= {value, repr(value)[1:-1], json.dumps(value)[1:-1]}
+    return values
+
+
 def redact_tree(value: Any) -> Any:
-    """:func:`redact` for every text in plain containers."""
-    return json.loads(redact(json.dumps(value, ensure_ascii=False)))
+    """:func:`redact` for every text in plain containers; what is no text stays as it is."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: redact_tree(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_tree(inner) for inner in value]
+    return value
 
 
 class RedactingFormatter(logging.Formatter):

@@ -91,16 +91,23 @@ class Pretrain(TextTask):
 
     def prepare_data(self) -> None:
         """Refuse, before anything is tokenised, files that are read both to train and to test."""
-        trained = self.text.urls("train") if self.text.source == "local" else []
-        scored = [(self.validation, "validation")]
-        scored += [(text, self.test_split) for text in self.tests.values()]
-        for text, split in scored:
-            if text.source == "local" and text.urls(split) == trained:
+        for key, text, split in self._scored_texts():
+            name = self.text.shared_file("train", text, split)
+            if name is not None:
                 raise ConfigError(
-                    f"text {text.name}: its split {split} is what training reads, {text.path}. "
-                    "Name a folder with train*.jsonl and validation*.jsonl (or .parquet, .txt)."
+                    f"{key}: its split {split} reads {name}, which training reads too; set "
+                    f"{key}.path to a folder with train* and {split}*, or {key}.files.{split} to "
+                    "patterns of files that training does not read."
                 )
         super().prepare_data()
+
+    def _scored_texts(self) -> list[tuple[str, Text, Split]]:
+        """List what is scored, during training and at its end: the key of a text, it, its split."""
+        key = "task.text" if self.validation is self.text else "task.validation"
+        texts: list[tuple[str, Text, Split]] = [(key, self.validation, "validation")]
+        for name, text in self.tests.items():
+            texts.append((f"task.tests.{name}", text, self.test_split))
+        return texts
 
     def prepare(self) -> None:
         T = self.train_length

@@ -11,6 +11,7 @@ from torch import Tensor
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.processes import gather
 from tape_exp.runs.evaluation import Heatmap
+from tape_exp.settings.errors import ConfigError
 
 RowScores = dict[str, np.ndarray]
 """Measure -> one value a row, from 0 to 1."""
@@ -59,9 +60,19 @@ def split_scores(slices: Sequence[Any], scores: Mapping[str, Tensor]) -> list[Sl
     """Divide the scores of a batch's rows equally among its slices, in their order.
 
     Slices 3 and 5 and ``{"exact_match": [1, 0, 1, 1]}`` give ``(3, {"exact_match": [1, 0]})`` and
-    ``(5, {"exact_match": [1, 1]})``.
+    ``(5, {"exact_match": [1, 1]})``. Raises :class:`ConfigError` where a slice would have more rows
+    than another.
     """
-    chunks = {measure: values.chunk(len(slices)) for measure, values in scores.items()}
+    chunks = {}
+    for measure, values in scores.items():
+        rows, over = divmod(len(values), len(slices))
+        if over:
+            raise ConfigError(
+                f"a test batch has {len(values)} rows of {measure} for its {len(slices)} slices, "
+                f"{list(slices)}; test_batches must give each slice of a list as many rows as the "
+                "others."
+            )
+        chunks[measure] = values.split(rows)
     pairs = []
     for number, name in enumerate(slices):
         pairs.append((name, {measure: chunk[number] for measure, chunk in chunks.items()}))

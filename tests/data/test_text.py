@@ -8,6 +8,7 @@ import io
 import json
 from itertools import islice
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -223,6 +224,18 @@ def test_fingerprint_follows_the_files(tmp_path):
     assert before != local(tmp_path, where={"meta.set": "odd"}).fingerprint("train")
     write(tmp_path, "train.jsonl", DOCUMENTS[::-1])
     assert before != local(tmp_path).fingerprint("train")
+
+
+@pytest.mark.parametrize(("kind", "same"), [("english", False), ("both", False), ("code", True)])
+def test_fingerprint_of_built_in_text_follows_the_reference_of_this_python(kind, same, monkeypatch):
+    text = Text("set", builtin=kind)
+    splits = ("train", "validation", "test")
+    before = [text.fingerprint(split) for split in splits]
+    assert before == [text.fingerprint(split) for split in splits]
+    others = {name: f"{topic} In another version." for name, topic in topics.items()}
+    monkeypatch.setattr("pydoc_data.topics.topics", others)
+    after = [text.fingerprint(split) for split in splits]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [same] * 3
 
 
 @pytest.mark.parametrize("suffix", ["txt", "txt.gz", "jsonl", "jsonl.gz"])

@@ -1,10 +1,13 @@
 """Files that grow by a line at a time, with what a full disk or a lost machine leaves of them."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 
-from tape_exp.machine.files import finish_last_line, read_jsonl
+from tape_exp.machine.files import finish_last_line, open_atomically, read_jsonl
 
 ROWS = [{"step": 1, "text": "a\u2028b\x85c"}, {"step": 2, "text": "é"}]
 
@@ -31,3 +34,31 @@ def test_a_damaged_line_is_numbered(line, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{{"step": 0}}\n{line}\n\n{{"step": 3}}\n')
     assert list(read_jsonl(path)) == [(1, {"step": 0}), (2, None), (4, {"step": 3})]
+
+
+def full(file):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def opens_another(file):
+    Path("/nope").read_bytes()
+
+
+def takes_its_name(file):
+    Path(file.name).with_name("whole").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("fails", "told"),
+    [
+        (full, "No space left on device: '{path}'"),
+        (takes_its_name, "Is a directory: '{path}'"),
+        (opens_another, "No such file or directory: '/nope'"),
+    ],
+)
+def test_an_error_names_the_file_that_it_is_of(fails, told, tmp_path):
+    path = tmp_path / "whole"
+    with pytest.raises(OSError, match=told.format(path=path)), open_atomically(path) as file:
+        fails(file)
+    assert not path.is_file()
+    assert not list(tmp_path.glob(".*"))

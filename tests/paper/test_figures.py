@@ -8,7 +8,7 @@ import pytest
 from tape_exp.paper.artifact import load, names
 from tape_exp.paper.figures import figures
 from tape_exp.paper.view import View
-from tape_exp.report import write
+from tape_exp.report import runs_table, write
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
 from tests.paper.fakes import addition, record, runs
@@ -96,6 +96,20 @@ def outside(tmp_path, monkeypatch):
     text = next((tmp_path / "made").glob("*.jsonl")).read_text()
     (folder / "record.json").write_text(text.replace('"run":"', '"run":"mine-'))
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("metrics", "shown"),
+    [
+        ({"state/accuracy": 1.0}, ["", ""]),
+        ({}, ["", ""]),
+        ({"val/loss": 2.0, "state/accuracy": 1.0}, ["val/loss", "2"]),
+        ({"val/loss": 2.0, "test/exact_match": 12.5}, ["test/exact_match", "12.5"]),
+    ],
+)
+def test_a_run_is_in_the_table_with_its_result_or_an_empty_cell(metrics, shown):
+    row = runs_table([record("rope", 0, metrics)]).splitlines()[-1]
+    assert [cell.strip() for cell in row.split("|")][5:7] == shown
 
 
 @pytest.mark.long

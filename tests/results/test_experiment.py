@@ -1,12 +1,14 @@
 """Which runs are of one experiment, and what a record keeps of the words that asked for it."""
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tape_exp.results import legacy
 from tape_exp.results.experiment import Experiment, experiment_of
 from tape_exp.results.record import Record
-from tape_exp.runs.identity import recorded_config, recorded_overrides
+from tape_exp.runs.identity import recorded_config, recorded_overrides, without_folders
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.naming import literal
 from tests.paper.fakes import addition, record
 from tests.paper.fakes import view as view_of
 
@@ -89,12 +91,35 @@ def test_the_overrides_of_a_record_say_nothing_of_the_machine(monkeypatch):
     typed += ["task.text.path=/data/mine", "hydra.verbose=true", "seed=1"]
     assert recorded_overrides(typed) == [
         "model=rope",
-        "+task.note=[hidden]",
+        "+task.note='[hidden]'",
         "checkpoint=seed0-abc",
         "trainer=gpu",
         "task.text.path=mine",
         "seed=1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "last"),
+    [
+        ("/models/llama 7b", "llama 7b"),
+        ("llama 7b", "llama 7b"),
+        ("/models/it's", "it's"),
+        ('/a "b"/c "d"/', 'c "d"'),
+        ("/runs/lr=1e-3,seed=0", "lr=1e-3,seed=0"),
+        ("/data/[1]/{x}", "{x}"),
+        ("/data/back\\", "back\\"),
+        ("/data/2024", "2024"),
+        ("/data/null", "null"),
+        (["/data/a b", "/data/c"], ["a b", "c"]),
+        (None, None),
+    ],
+)
+def test_a_recorded_folder_is_its_last_name_as_hydra_reads_it(value, last):
+    typed = [f"checkpoint={literal(value)}", f"+task.x={literal({'path': value, 'y': '/z'})}"]
+    read = OverridesParser.create().parse_overrides(recorded_overrides(typed))
+    assert [override.value() for override in read] == [last, {"path": last, "y": "/z"}]
+    assert without_folders({"path": value}) == {"path": last}
 
 
 def test_what_does_not_compose_is_of_no_experiment():

@@ -1,5 +1,6 @@
 """Secrets of the environment appear nowhere in a run, and foreign files are read, never run."""
 
+import json
 import logging
 import os
 import pickle
@@ -43,6 +44,30 @@ def test_values_are_masked_wherever_they_stand(secrets):
         "b": None,
     }
     assert redact("a tokenizer with 12 keys") == "a tokenizer with 12 keys"
+
+
+AWKWARD = {
+    "A_TOKEN": 'abc"def-ghi',
+    "B_TOKEN": 'it\'s "both"',
+    "C_TOKEN": "back\\slash\\",
+    "D_TOKEN": "ünïcode-漢字",
+    "E_TOKEN": "two\nlines",
+    "F_TOKEN": 'abc"def-ghi-longer',
+    "G_TOKEN": "20240101",
+    "H_TOKEN": "${seed} and {}",
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_secrets_are_masked_in_texts_only_whatever_is_in_them(name, monkeypatch):
+    for each, value in AWKWARD.items():
+        monkeypatch.setenv(each, value)
+    secret = AWKWARD[name]
+    tree = {"note": f"x={secret}!", "seed": 20240101, "all": [{"secret": secret}, None, 0.5]}
+    masked = {"note": f"x={MASK}!", "seed": 20240101, "all": [{"secret": MASK}, None, 0.5]}
+    assert redact_tree(tree) == masked
+    for written in (repr(secret), json.dumps(secret), json.dumps(secret, ensure_ascii=False)):
+        assert redact(written)[1:-1] == MASK
 
 
 def test_a_log_line_and_its_traceback_are_masked(secrets):

@@ -4,6 +4,8 @@ from; bad input.
 
 import json
 import shutil
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.position_use import FACTORS, RESETS, interventions
+from tape_exp.tasks.text import TextTask
 from tape_exp.training.from_config import make_task
 from tape_exp.training.module import OnDevice
 from tests.conftest import make_decoder, on_text
@@ -120,10 +123,42 @@ def test_a_corpus_that_changed_under_a_run(text_run, text_folder, tmp_path):
         text_run(*words, steps=3)
 
 
-def test_a_file_to_train_on_is_no_file_to_test_on(text_folder):
-    words = ["task=c4", *on_text(text_folder), f"task.text.path={text_folder}/train.jsonl"]
-    with pytest.raises(ConfigError, match="its split validation is what training reads"):
-        make_task(compose_config(words)).prepare_data()
+LISTS = {"train": ["*.jsonl"], "validation": ["b.jsonl"]}
+PACKED = {"test": ["c.jsonl", "a.jsonl.gz"]}
+CODE = {"meta.pile_set_name": "Code"}  # the test asks for Github
+
+
+@pytest.mark.parametrize(
+    ("text", "github", "refused"),
+    [
+        ({}, {}, None),
+        ({"path": "a.jsonl"}, {}, r"task\.text: its split validation reads .*a\.jsonl"),
+        ({"files": LISTS}, {}, r"task\.text: its split validation reads .*b\.jsonl"),
+        (
+            {},
+            {"files": {"test": ["[ac].jsonl"]}},
+            r"tests\.github: its split test reads .*a\.jsonl",
+        ),
+        ({}, {"files": PACKED}, r"its split test reads .*a\.jsonl\.gz"),
+        ({}, {"path": "link.jsonl"}, r"its split test reads .*link\.jsonl"),
+        ({"where": CODE}, {"path": "a.jsonl"}, None),
+        ({"where": {"meta.size": 1}}, {"path": "a.jsonl"}, r"its split test reads .*a\.jsonl"),
+        ({"source": "hub", "files": LISTS}, {}, r"its split validation reads b\.jsonl"),
+        ({"source": "hub", "files": LISTS | {"validation": ["b/*.jsonl"]}}, {}, None),
+    ],
+)
+def test_no_file_is_read_both_to_train_and_to_test(text, github, refused, tmp_path, monkeypatch):
+    for name in ("a.jsonl", "b.jsonl", "c.jsonl", "a.jsonl.gz"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TextTask, "prepare_data", lambda task: None)
+    task = make_task(compose_config(["task=c4", *on_text(tmp_path)]))
+    files = {"train": ["a.jsonl"], "validation": ["b.jsonl"], "test": ["c.jsonl"]}
+    task.text = task.validation = replace(task.text, **{"files": files} | text)
+    task.tests["github"] = replace(task.tests["github"], **{"files": files} | github)
+    with pytest.raises(ConfigError, match=refused) if refused else nullcontext():
+        task.prepare_data()
 
 
 def test_paper_scale_is_the_papers():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.slices import row_scores, split_means
@@ -89,6 +90,12 @@ def test_slices_of_a_batch_divide_its_rows_in_their_order():
     task = Copy([([(1, 2), (2, 1)], ones(4, rows=2))])
     task.axes = {"first": (1, 2), "second": (1, 2)}
     assert task.evaluate(model, silent).heatmap.to_rows() == [[None, 0], [100, None]]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+def test_slices_of_a_batch_have_as_many_rows_as_each_other(rows):
+    with pytest.raises(ConfigError, match=rf"has {rows} rows of \w+ for its 3 slices, \[2, 4, 8\]"):
+        Copy([([2, 4, 8], ones(4, rows=rows))]).evaluate(model, silent)
 
 
 def test_the_error_of_yes_and_no_is_free_of_rounding():
