@@ -11,14 +11,12 @@ import yaml
 from tape_exp.experiments.grid import axes, check_words, scale_and_seeds, take, without_places
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.view import Row, View
+from tape_exp.paper.view import View
 from tape_exp.results.derived import DERIVED, as_shown
-from tape_exp.results.experiment import Experiment
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records, records_of_runs
 from tape_exp.runs.evaluation import check_metric, is_result, main_results
-from tape_exp.runs.identity import recorded_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title
@@ -86,9 +84,9 @@ def view_of(
     rows = []
     runs = []
     for row in view.rows:
-        row = replace(row, seeds=None, keys=settings_of(view, row))
+        row = replace(row, seeds=None)
         rows.append(row)
-        runs += view.of_words(view.words(row), row.keys)
+        runs += view.of_words(view.words(row))
     metrics = metrics_of(artifact, runs)
     shown = metrics if every or artifact.columns else main_results(metrics)
     columns = {metric: column(metric, runs) for metric in shown}
@@ -97,14 +95,6 @@ def view_of(
         caption += " Further results are in its CSV file."
     made = replace(artifact, columns=columns, caption=caption)
     return View(made, scale, of_seeds, rows=rows)
-
-
-def settings_of(view: View, row: Row) -> dict[str, Any]:
-    """Every key of a row's runs, as records have them. Raises :class:`ConfigError` where its
-    overrides do not compose.
-    """
-    overrides = view.words(row)
-    return Experiment(recorded_config(compose_config(overrides)), overrides).settings
 
 
 def metrics_of(artifact: Artifact, runs: Sequence[Record]) -> list[str]:

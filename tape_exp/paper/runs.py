@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from tape_exp.experiments.bases import with_bases
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.view import View, fill, label_of
+from tape_exp.paper.view import View, fill, has_row, label_of
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
 from tape_exp.results.store import read_records
@@ -102,7 +102,7 @@ def runs_at(view: View, seed: int) -> list[ArtifactRun]:
     columns: list[Column | None] = [column for column in view.columns if column.who == "ours"]
     for row, column in itertools.product(view.rows, columns or [None]):
         spec = column.spec if column else {}
-        if any(row.labels[name] not in labels for name, labels in spec.get("rows", {}).items()):
+        if column and not has_row(column, row):
             continue
         seeds_of = spec.get("seeds_of")
         further = seeds_of is None or row.labels[view.dimensions()[-1]] in seeds_of
@@ -110,10 +110,26 @@ def runs_at(view: View, seed: int) -> list[ArtifactRun]:
         words = view.words(row, column)
         if beyond:
             continue
-        at = column.at.values() if column and spec.get("where") else ()
-        places = [str(place) for place in at if place is not None]
-        run = runs.setdefault(words, ArtifactRun(" ".join([label_of(row), *places]), words))
+        label = " ".join([label_of(row), *places_of(column)])
+        run = runs.setdefault(words, ArtifactRun(label, words))
         known = row.labels | (column.at if column else {})
         if "metric" in spec and not {None, ""} & {*known.values()}:  # else records will tell
             run.metrics[spec["metric"]] = fill(spec["metric"], known)
     return [*runs.values()]
+
+
+def places_of(column: Column | None) -> list[str]:
+    """What tells the runs of a column apart from those of others: the values of the placeholders in
+    its overrides, or else its name; nothing of a column that has no runs of its own.
+
+    >>> places_of(Column("ours {d}", {"where": ["task.dataset={d}"]}, "ours", {"d": "qmsum"}))
+    ['qmsum']
+    >>> places_of(Column("{who} PG-19 {n}", {"where": ["task=pg19"]}, "ours", {"n": 512}))
+    ['PG-19 512']
+    """
+    where = column.spec.get("where") if column else None
+    if column is None or not where:
+        return []
+    used = [name for name in column.at if any(f"{{{name}}}" in word for word in where)]
+    values = [str(column.at[name]) for name in used if column.at[name] is not None]
+    return values or [column.name.removeprefix("ours ")]

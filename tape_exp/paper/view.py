@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -36,7 +36,6 @@ class Row:
     labels: dict[str, str]
     words: list[str]  # the overrides of its runs
     seeds: int | None = None  # how many these have; None: as many as are asked for
-    keys: dict[str, Any] = field(default_factory=dict)  # that their records must have besides
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ class View:
             return self._runs_of(row)
         if column is None and self.our_columns:
             return once(self.runs(row, ours) for ours in self.our_columns)
-        runs = self.of_words(self.words(row, column), row.keys)
+        runs = self.of_words(self.words(row, column))
         return [run for run in runs if row.seeds is None or run.seed < row.seeds]
 
     def runs_with(self, row: Row, words: Sequence[str]) -> list[Record]:
@@ -213,7 +212,7 @@ class View:
         named = [*self.common, *row.words, *words]
         if not names_scale(named):
             named.append(f"scale={self.scale}")
-        return self.of_words(tuple(named), row.keys)
+        return self.of_words(tuple(named))
 
     def words(self, row: Row, column: Column | None = None) -> tuple[str, ...]:
         """The overrides of the runs of a cell, the scale among them."""
@@ -225,9 +224,7 @@ class View:
             words.append(f"scale={self.scale}")
         return tuple(words)
 
-    def of_words(
-        self, words: tuple[str, ...], keys: Mapping[str, Any] | None = None
-    ) -> list[Record]:
+    def of_words(self, words: tuple[str, ...]) -> list[Record]:
         """The newest record of each seed that these overrides made, the scale among them, and no
         further ones.
         """
@@ -235,20 +232,20 @@ class View:
             values = where(words)
             newest: dict[int, Record] = {}
             for run in self.of_task(words):  # by time
-                if run.is_legacy:
-                    same = legacy.is_of(run, values, keys or {})
-                else:
-                    same = self.is_of(run, words)
-                if same:
+                if self.is_of(run, words, values):
                     warn_of_other_data(newest.get(run.seed), run)
                     newest[run.seed] = run
             self._cells[words] = [newest[seed] for seed in sorted(newest)]
         return self._cells[words]
 
-    def is_of(self, run: Record, overrides: Sequence[str]) -> bool:
-        """Whether a run is of the experiment that overrides name."""
-        experiment = self.experiment(tuple(overrides))
-        return experiment is not None and experiment.is_same(run.experiment)
+    def is_of(self, run: Record, words: tuple[str, ...], asked: Mapping[str, Any]) -> bool:
+        """Whether a run is of the experiment that overrides name, ``asked`` by their keys."""
+        experiment = self.experiment(words)
+        if experiment is None:
+            return False
+        if run.is_legacy:
+            return legacy.is_of(run, asked, experiment.settings)
+        return experiment.is_same(run.experiment)
 
     def of_task(self, words: Sequence[str]) -> list[Record]:
         """The records of the task that overrides name, by time; without one all records."""

@@ -15,7 +15,26 @@ from tape_exp.results.query import where
 from tape_exp.runs.identity import flat, recorded_config
 from tape_exp.runs.llama_base import LLAMA_KEYS
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
+
+UNKNOWN = "<unknown>"
+BEFORE = {  # key that records of earlier versions lack -> the value with which they were made
+    "checkpoint": None,
+    "model.scaling.original": None,
+    "task.fine_tune": True,
+    "task.hold_out": False,
+    "task.skip_to": None,
+    "task.tokenizer.bos": "<s>",
+    "task.tokenizer.digits": "runs",
+    "task.tokenizer.eos": "</s>",
+    "task.tokenizer.path": None,
+    "task.tokenizer.sample_mb": 32,
+    "task.train_tokens": None,
+    "task.windows.score": "all",
+    "task.windows.stride": None,
+    "task.windows.tokens_per_batch": 8192,
+}
 
 
 @dataclass(frozen=True)
@@ -55,10 +74,10 @@ class Experiment:
     def is_same(self, other: "Experiment") -> bool:
         """Say whether the two have one hash, or one is older than keys that the other has.
 
-        >>> old = Experiment({"model": {"name": "rope"}}, ["model=rope"])
-        >>> new = Experiment({"model": {"name": "rope", "theta": 1e4}}, ["model=rope"])
-        >>> asked = Experiment(new.config, ["model=rope", "model.theta=1e4"])
-        >>> new.is_same(old), asked.is_same(old)
+        >>> old = Experiment({"task": {"name": "arithmetic"}}, ["task=arithmetic"])
+        >>> new = Experiment({"task": {"name": "arithmetic", "hold_out": False}}, [])
+        >>> other = Experiment({"task": {"name": "arithmetic", "hold_out": True}}, [])
+        >>> new.is_same(old), other.is_same(old)
         (True, False)
         """
         if self.hash == other.hash:
@@ -67,12 +86,31 @@ class Experiment:
 
     def is_older_than(self, other: "Experiment") -> bool:
         """Say whether the other has the same settings and further keys, none of which its overrides
-        ask for: the code had not these keys yet when this one ran.
+        ask for, with the values that they had before the code had these keys.
         """
         if not self.settings.items() <= other.settings.items():
             return False
         further = other.settings.keys() - self.settings.keys()
-        return not further & where(other.overrides).keys()
+        if further & where(other.overrides).keys():
+            return False
+        return all(other.settings[key] == other.value_before(key) for key in further)
+
+    def value_before(self, key: str) -> Any:
+        """Return what a record that lacks a key has computed with: the value that is noted here, or
+        the default of the constructor that has got the key; where neither is known, a text that no
+        setting has.
+        """
+        if key in BEFORE:
+            return BEFORE[key]
+        section, _, name = key.partition(".")
+        target = self.settings.get(f"{section}._target_")
+        if target is None:
+            return UNKNOWN
+        try:
+            field = arguments_model(locate(target, section)).model_fields.get(name)  # imports torch
+        except ConfigError:
+            return UNKNOWN
+        return UNKNOWN if field is None or field.is_required() else field.default
 
 
 def experiment_of(overrides: Sequence[str]) -> Experiment | None:

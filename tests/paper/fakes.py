@@ -11,7 +11,7 @@ from tape_exp.results.record import Record
 from tape_exp.training.run import run
 
 ADDITION = {"_target_": "tape_exp.tasks.arithmetic.Arithmetic", "name": "arithmetic"}
-ADDITION |= {"train_digits": 5, "test_digits": 10, "samples_per_cell": 50}
+ADDITION |= {"train_digits": 5, "test_digits": 10, "samples_per_cell": 100}
 
 
 def record(model: str, seed: int, metrics: dict[str, float], **parts: Any) -> Record:

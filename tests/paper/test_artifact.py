@@ -15,7 +15,7 @@ from tape_exp.paper.view import View
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders, plugins
 from tape_exp.settings.errors import ConfigError
-from tests.paper.fakes import record, runs, view
+from tests.paper.fakes import addition, record, runs, view
 from tests.processes import python
 
 RESULTS = folders.RESULTS
@@ -90,7 +90,8 @@ def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
     assert len(yaml.splitlines()) <= 15
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "mine.yaml").write_text(yaml)
-    monkeypatch.setattr(plugins, "conf_folders", lambda: [tmp_path])
+    folders_of_conf = [tmp_path, *plugins.conf_folders()]
+    monkeypatch.setattr(plugins, "conf_folders", lambda: folders_of_conf)
     made = [*runs("rope", [20.0, 21.0]), *runs("fire", [30.0, 31.0]), *runs("tape", [40.0, 42.0])]
     table = View(load("mine"), "smoke", made).table
     assert [row["model"] for row in table.rows] == ["rope", "fire", "tape"]
@@ -227,15 +228,33 @@ def test_a_column_that_is_renamed_changes_no_verdict_in_silence(name, records):
     assert all(f"column {key}" in text for key, text in told.items())
 
 
+@pytest.mark.parametrize("key", ["task.optim.lr", "task.arch.width", "task.test_digits"])
+def test_a_default_that_has_changed_since_makes_another_experiment(key):
+    """Every key of today's config that an old record has must agree, not only what was typed."""
+    *sections, name = key.split(".")
+    (known,) = runs("rope", [20.0])
+    node = known.config
+    for section in sections:
+        node = node.setdefault(section, {})
+    node[name] = 7
+    assert view([known]).all_runs == {}
+
+
 def test_a_key_in_which_rows_differ_is_in_the_caption():
+    def caption(records):
+        def runs_of(row):
+            return [run for run in records if run.config["model"]["name"] == row.labels["model"]]
+
+        return View(addition(), "smoke", records, runs_of=runs_of).table.caption
+
     same = [*runs("rope", [20.0]), *runs("tape", [30.0])]
-    assert "differ" not in view(same).table.caption
+    assert "differ" not in caption(same)
     other = runs("tape", [30.0], task={"optim": {"max_steps": 7}})
     more = runs("rope", [20.0], task={"optim": {"max_steps": 5}})
-    assert "Rows also differ in task.optim.max_steps (5, 7)." in view([*more, *other]).table.caption
+    assert "Rows also differ in task.optim.max_steps (5, 7)." in caption([*more, *other])
     whole = runs("tape", [30.0], task={"optim": {"clip": 1}})
     decimal = runs("rope", [20.0], task={"optim": {"clip": 1.0}})
-    assert "differ" not in view([*whole, *decimal]).table.caption
+    assert "differ" not in caption([*whole, *decimal])
 
 
 def test_models_of_one_seed_that_read_other_data_cannot_be_compared():
@@ -284,10 +303,13 @@ def test_extra_length_is_that_of_runs_that_learned():
 def test_answers_stand_side_by_side():
     asked = {"id": "a", "question": "Which | one?\n(A) x", "references": "x"}
     task = {"name": "scrolls_quality", "dataset": "quality", "init_from": "c4"}
+    task["_target_"] = "tape_exp.tasks.scrolls.Scrolls"
     every = [
         record(m, 0, {"a": 1.0}, task=task, samples=[asked | {"prediction": f"of {m}"}])
         for m in ("rope", "tape")
     ]
+    for one in every:
+        one["config"]["checkpoint"] = "c4"
     (row,) = View(load("tab_quality_examples"), "smoke", every).table.rows
     assert row == {
         "question": "Which / one? (A) x",

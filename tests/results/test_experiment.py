@@ -51,15 +51,35 @@ def test_the_hash_is_that_of_the_record_with_its_six_digits():
     assert made("task.optim.lr=0.001234568").experiment.hash == experiment.hash
 
 
-def test_a_key_that_a_record_lacks_is_newer_unless_it_was_asked_for():
-    now = experiment_of(WORDS)
-    task = {key: part for key, part in now.config["task"].items() if key != "samples_per_cell"}
-    older = Experiment({**now.config, "task": task}, WORDS)
-    assert older.hash != now.hash
-    assert older.is_same(now)
-    assert now.is_same(older)
+def without(key: str, *words: str) -> Experiment:
+    """The experiment of words as a version without a key of the task would have recorded it."""
+    now = experiment_of([*WORDS, *words])
+    task = {name: part for name, part in now.config["task"].items() if name != key}
+    return Experiment({**now.config, "task": task}, [*WORDS, *words])
+
+
+def test_a_key_that_a_record_lacks_has_the_value_of_its_time():
+    older = without("hold_out", "task.hold_out=false")
+    assert older.hash != experiment_of([*WORDS, "task.hold_out=false"]).hash
+    kept = Experiment(experiment_of([*WORDS, "task.hold_out=false"]).config, WORDS)
+    assert older.is_same(kept)
+    assert kept.is_same(older)
+    changed = Experiment(experiment_of([*WORDS, "task.hold_out=true"]).config, WORDS)
+    assert not changed.is_same(older), "what the default was then is noted, and it was another"
     asked = experiment_of([*WORDS, "task.samples_per_cell=50"])
-    assert not older.is_same(asked), "its value then is not known"
+    assert not without("samples_per_cell").is_same(asked), "its value then is not known"
+
+
+def test_a_key_that_a_class_has_got_since_has_the_default_of_its_constructor():
+    config = dict(experiment_of(WORDS).config)
+    older = Experiment(
+        {**config, "model": {"name": "rope", "_target_": config["model"]["_target_"]}}, WORDS
+    )
+    by_default = {**config["model"], "theta": 10000}
+    kept = {k: v for k, v in by_default.items() if k in ("name", "_target_", "theta")}
+    assert older.is_same(Experiment({**config, "model": kept}, WORDS))
+    assert not older.is_same(Experiment({**config, "model": {**kept, "theta": 500}}, WORDS))
+    assert not older.is_same(Experiment({**config, "model": {**kept, "no_argument": 1}}, WORDS))
 
 
 def test_cells_have_the_seeds_of_their_experiment_whatever_was_typed():
