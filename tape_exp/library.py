@@ -124,6 +124,8 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     with torch.no_grad():
         evaluation = task.evaluate(on_device, track)
     decoder.train(training)
+    if decoder.knows_digits():
+        facts["knows_digits"] = True
     return Record({**facts, "metrics": evaluation.metrics, **evaluation.for_record()})
 
 
