@@ -367,4 +367,5 @@ def prepare_to_compile() -> None:
     functorch_config.backward_pass_autocast = "off"
     for fact in (say, flash_installed):
         torch.compiler.assume_constant_result(fact)
+    # Not where it is defined: that would import torch._dynamo for those who compile nothing.
     RowSampler.integers = torch.compiler.disable(RowSampler.integers)  # type: ignore[method-assign]
