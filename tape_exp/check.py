@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = "a model's name, also as model=<name>, and keys of it"
     parser.add_argument("words", nargs="+", metavar="model | key=value", help=told)
     words = parser.parse_args(arguments).words
-    cfg = compose_config([word if "=" in word else f"model={word}" for word in words])
+    cfg = compose_config(list(map(_override, words)))
     from tape_exp.models.conformance import (  # imports torch
         SITUATIONS,
         entries,
@@ -56,6 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = sum(not _passes(name, model) for name in SITUATIONS)
     print(f"{failed} of {len(SITUATIONS)} failed." if failed else "No situation failed.")
     return int(failed > 0)
+
+
+def _override(word: str) -> str:
+    """Write a word as an override: a name that is no key and removes none is that of a model.
+
+    >>> list(map(_override, ["rope", "model.theta=500", "~model.theta"]))
+    ['model=rope', 'model.theta=500', '~model.theta']
+    """
+    return word if "=" in word or word.startswith("~") else f"model={word}"
 
 
 def _passes(name: str, model: Any) -> bool:

@@ -98,7 +98,7 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
 
     Raises:
         ConfigError: there is no such task, its tokens are not the model's, an override does not
-            concern the evaluation, or a decoder comes without its task.
+            concern the evaluation or says what was trained, or a decoder comes without its task.
     """
     decoder = model.model if isinstance(model, Loaded) else model
     facts = {}
@@ -121,9 +121,13 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     training = decoder.training
     device = decoder.head.weight.device
     on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
-    with torch.no_grad():
-        evaluation = task.evaluate(on_device, track)
-    decoder.train(training)
+    try:
+        with torch.no_grad():
+            evaluation = task.evaluate(on_device, track)
+    finally:
+        decoder.train(training)
+    if decoder.knows_digits():
+        facts["knows_digits"] = True
     return Record({**facts, "metrics": evaluation.metrics, **evaluation.for_record()})
 
 

@@ -114,11 +114,25 @@ def test_a_model_is_evaluated_on_its_own_task_a_longer_one_and_another(loaded):
     assert again["heatmap"] == loaded.record["heatmap"]
     words = ("task.test_digits=3", "task.samples_per_cell=2")
     longer = te.evaluate(loaded, *words)
+    named = te.evaluate(loaded, "task=arithmetic", *words)
+    assert named == longer
     assert len(longer["heatmap"]) == longer["config"]["task"]["test_digits"] == 3
     _, task = te.build("tape", "task.train_digits=1", *words, *SMALL)
     assert te.evaluate(loaded.model.train(), task=task)["metrics"] == longer["metrics"]
     assert loaded.model.training
     loaded.model.eval()
+
+
+def test_a_decoder_goes_on_training_after_an_evaluation_that_failed(monkeypatch):
+    def fails(*_):
+        assert not decoder.training
+        raise RuntimeError("out of memory")
+
+    decoder, task = te.build("rope", *SMALL, "task.train_digits=1", "task.test_digits=2")
+    monkeypatch.setattr(task, "evaluate", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        te.evaluate(decoder.train(), task=task)
+    assert decoder.training
 
 
 @pytest.mark.parametrize(
@@ -135,6 +149,8 @@ def test_a_model_is_evaluated_on_its_own_task_a_longer_one_and_another(loaded):
                 *("seed=5", "checkpoint=/none"),
             )
         ),
+        (["task.train_digits=2"], r"task\.train_digits=2 says what the model was trained on"),
+        (["task=arithmetic", "++task.hold_out=true"], "hold_out=true says what the model was"),
     ],
 )
 def test_what_does_not_concern_the_evaluation_of_a_run_is_refused(words, message, loaded):

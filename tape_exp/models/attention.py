@@ -225,6 +225,9 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
     from flash_attn import flash_attn_func
 
     scale = 1 / math.sqrt(scores.q.shape[-1])
+    slopes = scores.slopes
+    if slopes is not None:  # the kernel reads one for each head
+        slopes = slopes.float().expand(scores.q.shape[1]).contiguous()
     wider = v.shape[-1] - scores.q.shape[-1]
     outputs = flash_attn_func(
         F.pad(scores.q, (0, wider)).transpose(1, 2),
@@ -233,7 +236,7 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
         softmax_scale=scale,
         causal=True,
         window_size=(-1 if scores.window is None else scores.window.size - 1, -1),
-        alibi_slopes=None if scores.slopes is None else scores.slopes.float(),
+        alibi_slopes=slopes,
     )
     return outputs.transpose(1, 2)
 
@@ -364,4 +367,5 @@ def prepare_to_compile() -> None:
     functorch_config.backward_pass_autocast = "off"
     for fact in (say, flash_installed):
         torch.compiler.assume_constant_result(fact)
+    # Not where it is defined: that would import torch._dynamo for those who compile nothing.
     RowSampler.integers = torch.compiler.disable(RowSampler.integers)  # type: ignore[method-assign]

@@ -238,7 +238,7 @@ class Decoder(nn.Module):
 
     def knows_digits(self) -> bool:
         """Whether the encoding of any layer is told which tokens are digits."""
-        return any(hasattr(position, "digits") for position in self.encodings())
+        return any(position.knows_digits for position in self.encodings())
 
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.construct import build, validate
+from tape_exp.settings.construct import build, locate, validate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, AttentionConfig
 
@@ -53,6 +53,25 @@ def kinds_of(model: Any) -> list[LayerKind]:
     return [kinds[entry] for entry in entries]
 
 
+@dataclass(frozen=True, eq=False)
+class MakeEncoding:
+    """Makes the encoding of a layer from its section of a config, without the keys of attention."""
+
+    node: Mapping[str, Any]
+    section: str
+
+    @property
+    def knows_digits(self) -> bool:
+        """Whether the encoding declares that it reads which tokens are digits."""
+        cls: Any = locate(self.node.get("_target_"), self.section)
+        return bool(cls.knows_digits)
+
+    def __call__(self, arch: Arch) -> PositionEncoding:
+        of_attention = [*AttentionConfig.__dataclass_fields__]
+        built: PositionEncoding = build(self.node, self.section, also=of_attention, arch=arch)
+        return built
+
+
 def _kind(node: Mapping[str, Any], section: str) -> LayerKind:
     of_attention = AttentionConfig.__dataclass_fields__
     encoding = {key: value for key, value in node.items() if key not in of_attention}
@@ -64,11 +83,7 @@ def _kind(node: Mapping[str, Any], section: str) -> LayerKind:
             "query sees all tokens."
         )
 
-    def position(arch: Arch) -> PositionEncoding:
-        built: PositionEncoding = build(encoding, section, also=[*of_attention], arch=arch)
-        return built
-
-    return LayerKind(position, attention)
+    return LayerKind(MakeEncoding(encoding, section), attention)
 
 
 class RandomPositions:

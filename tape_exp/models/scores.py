@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tape_exp.settings.errors import ConfigError
 
+SHARED = ("B", "H")  # dimensions of which a bias may have 1, for all rows or heads
 Modifier = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # what is added at (b, h, t, s)
 
 
@@ -40,12 +41,15 @@ class Bias:
 
     # Of tokens, so that 16 bits would round what its gradient goes to.
     from_tokens = False
-    # (H,) where the bias is -slope · distance, which flash-attn computes itself.
+    # (1 or H,) where the bias is -slope · distance, which flash-attn computes itself.
     slopes: Tensor | None = None
 
+    def require_sizes(self, scores: "Scores") -> None:
+        """Raise :class:`BiasError` where it holds a tensor that does not fit these scores."""
+
     def pairs(self, scores: "Scores") -> Tensor:
-        """What is added to each pair of query and key: it broadcasts to (B, H, T, S), at least
-        fp32. What it is at keys after the query does not matter.
+        """What is added to each pair of query and key: (1 or B, 1 or H, T, S), at least fp32. What
+        it is at keys after the query does not matter.
         """
         raise TypeError(f"{type(self).__name__} must say what it adds to each pair: pairs(scores).")
 
@@ -69,22 +73,36 @@ class BiasError(ConfigError):
     """What an encoding gave is no bias, in one sentence."""
 
 
-def require_shape(bias: Bias, values: Tensor, shape: str, dimensions: int) -> None:
-    """Refuse what would silently be broadcast along other dimensions than its own."""
-    if values.ndim != dimensions:
+def require_shape(bias: Bias, values: Tensor, **sizes: int) -> None:
+    """Refuse what would silently be broadcast along other dimensions than its own, or read beyond
+    its end by a kernel. ``sizes`` are those of the dimensions, by their names: B and H may be 1,
+    which is one for all rows or heads.
+    """
+    shape = tuple(values.shape)
+    fits = len(shape) == len(sizes)
+    for found, (name, size) in zip(shape, sizes.items(), strict=False):
+        fits = fits and (found == size or (found == 1 and name in SHARED))
+    if not fits:
+        names = ", ".join(f"1 or {name}" if name in SHARED else name for name in sizes)
+        wanted = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         raise BiasError(
-            f"{type(bias).__name__} takes a bias of the shape {shape}, not {tuple(values.shape)}."
+            f"{type(bias).__name__} takes a bias of the shape ({names}), not {shape}; "
+            f"here {wanted}."
         )
 
 
 @dataclass(frozen=True)
 class ByDistance(Bias):
-    """A bias of the distance of query and key: (H, N) at distances (N,) fp32. ``slopes``, (H,): the
-    bias is -slope · distance, which flash-attn computes itself.
+    """A bias of the distance of query and key: (1 or H, N) at distances (N,) fp32. ``slopes``, (1
+    or H,): the bias is -slope · distance, which flash-attn computes itself.
     """
 
     at: Callable[[Tensor], Tensor]
     slopes: Tensor | None = None
+
+    def require_sizes(self, scores: "Scores") -> None:
+        if self.slopes is not None:
+            require_shape(self, self.slopes, H=scores.q.shape[1])
 
     def pairs(self, scores: "Scores") -> Tensor:
         """A look-up in a table of all distances where positions count tokens."""
@@ -92,33 +110,43 @@ class ByDistance(Bias):
             return by_distance(self.table(scores), scores.q.shape[2])[None]
         keys = scores.key_positions
         distance = (keys[:, scores.offset :, None] - keys[:, None]).clamp(min=0)
-        return self.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
+        values = self.of(distance.flatten(), scores)
+        return values.unflatten(1, distance.shape).transpose(0, 1)
+
+    def of(self, distances_N: Tensor, scores: "Scores") -> Tensor:
+        """The bias at these distances, (1 or H, N)."""
+        values = self.at(distances_N)
+        require_shape(self, values, H=scores.q.shape[1], N=distances_N.shape[0])
+        return values
 
     def table(self, scores: "Scores") -> Tensor:
-        """(H, S): the bias at the distances 0 … S - 1."""
+        """(1 or H, S): the bias at the distances 0 … S - 1."""
         S = scores.k.shape[2]
-        return self.at(torch.arange(S, device=scores.q.device, dtype=torch.float32))
+        distances = torch.arange(S, device=scores.q.device, dtype=torch.float32)
+        return self.of(distances, scores)
 
     def modifier(self, scores: "Scores", extra: int) -> Modifier:
         if not scores.by_place:
             return super().modifier(scores, extra)
         offset = scores.offset
-        table = F.pad(self.table(scores).to(scores.dtype), (0, extra))
+        table = self.table(scores).expand(scores.q.shape[1], -1)
+        table = F.pad(table.to(scores.dtype), (0, extra))
         return lambda b, h, t, s: table[h, (t + offset - s).clamp(min=0)]
 
 
 @dataclass(frozen=True)
 class ByKey(Bias):
-    """A bias of a key, (B, S, H), in fp64 where only differences within a row are small. What the
-    query adds cancels in the softmax: a sum from key to query, c_i - c_j, is -c_j.
+    """A bias of a key, (1 or B, S, 1 or H), in fp64 where only differences within a row are small.
+    What the query adds cancels in the softmax: a sum from key to query, c_i - c_j, is -c_j.
     """
 
     values: Tensor
 
     from_tokens = True
 
-    def __post_init__(self) -> None:
-        require_shape(self, self.values, "(B, S, H)", 3)
+    def require_sizes(self, scores: "Scores") -> None:
+        B, H = scores.q.shape[:2]
+        require_shape(self, self.values, B=B, S=scores.k.shape[2], H=H)
 
     def pairs(self, scores: "Scores") -> Tensor:
         # Softmax does not see what is subtracted, the bias of the query's own key: what is left
@@ -133,7 +161,7 @@ class ByKey(Bias):
     def modifier(self, scores: "Scores", extra: int) -> Modifier:
         # Two fp32 numbers hold one of fp64. The gradient of a buffer that a score_mod indexes
         # twice is wrong: a query's own number is a buffer of its own.
-        values = self.values.transpose(1, 2).expand(len(scores.q), -1, -1)
+        values = self.values.transpose(1, 2).expand(*scores.q.shape[:2], -1)
         keys = F.pad(values, (0, extra))
         high = keys.float()
         low = (keys - high.to(keys.dtype)).float()
@@ -143,8 +171,8 @@ class ByKey(Bias):
 
 @dataclass(frozen=True)
 class ByPosition(Bias):
-    """A bias of the positions of query and key, made for some queries at a time: (1 or B, H, T, S)
-    at positions (1 or B, T) and (1 or B, S) fp32. Keys after the query are masked.
+    """A bias of the positions of query and key, made for some queries at a time: (1 or B, 1 or H,
+    T, S) at positions (1 or B, T) and (1 or B, S) fp32. Keys after the query are masked.
     """
 
     at: Callable[[Tensor, Tensor], Tensor]
@@ -156,14 +184,14 @@ class ByPosition(Bias):
 
 @dataclass(frozen=True)
 class Dense(Bias):
-    """A bias of pairs in memory: (1 or B, H, T, S), in at least fp32."""
+    """A bias of pairs in memory: (1 or B, 1 or H, T, S), in at least fp32."""
 
     values: Tensor
 
     from_tokens = True
 
-    def __post_init__(self) -> None:
-        require_shape(self, self.values, "(1 or B, H, T, S)", 4)
+    def require_sizes(self, scores: "Scores") -> None:
+        scores.require_pairs(self, self.values)
 
     def pairs(self, scores: "Scores") -> Tensor:
         return self.values
@@ -201,6 +229,10 @@ class Scores:
     padding: Tensor | None = None
     window: Window | None = None  # the keys that a query sees; None: all up to its own
 
+    def __post_init__(self) -> None:
+        for bias in self.biases:
+            bias.require_sizes(self)
+
     def probabilities(self) -> Tensor:
         """(B, H, T, S), at least fp32 whatever the dtype of q and k."""
         q = precise(self.q)
@@ -214,9 +246,16 @@ class Scores:
             return logits.add_(addend).softmax(-1)
 
     def addend(self, bias: Bias) -> Tensor:
-        """What a bias adds: it broadcasts to (B, H, T, S), computed without autocast."""
+        """What a bias adds, (1 or B, 1 or H, T, S), computed without autocast."""
         with full_precision(self.q):
-            return bias.pairs(self).to(self.dtype)
+            pairs = bias.pairs(self)
+        self.require_pairs(bias, pairs)
+        return pairs.to(self.dtype)
+
+    def require_pairs(self, bias: Bias, pairs: Tensor) -> None:
+        """Raise :class:`BiasError` where there is not a number for each pair."""
+        B, H, T = self.q.shape[:3]
+        require_shape(bias, pairs, B=B, H=H, T=T, S=self.k.shape[2])
 
     def modifiers(self, extra: int) -> list[Modifier]:
         """The biases for FlexAttention, with ``extra`` tokens after queries and keys."""
@@ -264,7 +303,7 @@ class Scores:
 
     @property
     def slopes(self) -> Tensor | None:
-        """(H,) where ALiBi's slopes are all that is added to the logits of whole rows."""
+        """(1 or H,) where ALiBi's slopes are all that is added to the logits of whole rows."""
         alone = len(self.biases) == 1 and self.by_place and self.padding is None
         return self.biases[0].slopes if alone else None
 

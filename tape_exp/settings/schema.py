@@ -19,6 +19,7 @@ Natural = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
+BelowOne = Annotated[float, Interval(ge=0, lt=1)]
 Text = Annotated[str, MinLen(1)]
 Lengths = Annotated[tuple[Count, ...], MinLen(1)]
 
@@ -189,7 +190,7 @@ class Optim:
     batch: Count  # rows of the global batch, whatever the number of devices
     max_steps: Count
     lr: Positive
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NotNegative = 0.01  # matrices only: norms, biases and scalars are exempt
     clip: Positive = 1.0  # gradient norm
@@ -212,6 +213,11 @@ class Optim:
             raise ConfigError(
                 f"task.optim.warmup={self.warmup} and task.optim.decay={self.decay} are fractions "
                 f"of the run, and sum to more than 1; task.optim.decay={decay:g} would do."
+            )
+        if self.final_lr and not self.decay:
+            raise ConfigError(
+                f"task.optim.final_lr={self.final_lr} is where the decay ends, and with "
+                "task.optim.decay=0 there is none; task.optim.final_lr=0 would do."
             )
 
 

@@ -32,6 +32,9 @@ from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
 from tape_exp.training.from_config import make_decoder, make_task
 
+# Keys of a task that say what rows it trains on.
+OF_TRAINING = r"\+*task\.(train_\w+|hold_out|skip_to)="
+
 
 @dataclass(frozen=True, repr=False)
 class Loaded:
@@ -115,7 +118,8 @@ class Loaded:
         """The task of the run's config with overrides, and this config; no data are prepared.
 
         Raises:
-            ConfigError: an override is of the model, of its training or of where it runs.
+            ConfigError: an override is of the model, of its training or of where it runs, or
+            says of the run's own task what it was trained on.
         """
         for word in overrides:
             if not re.match(r"\+*(task(?!\.arch|\.optim)|scale\.text|cache)\b", word):
@@ -123,11 +127,19 @@ class Loaded:
                     f"{word} cannot change in an evaluation; overrides may set task= "
                     "and its keys, but those of task.arch and task.optim, scale.text and cache."
                 )
-        other = any(word.startswith("task=") for word in overrides)
+        named = [word.removeprefix("task=") for word in overrides if word.startswith("task=")]
+        other = any(name != self.config["task"]["name"] for name in named)
+        for word in overrides:
+            if not other and re.match(OF_TRAINING, word):
+                raise ConfigError(
+                    f"{word} says what the model was trained on, which an evaluation cannot "
+                    "change; leave it out, or train another run with it."
+                )
         own = ("scale", "seed", "task.arch" if other else "task")
+        given = [word for word in overrides if other or not word.startswith("task=")]
         typed = self.config.get("overrides") or self.record.get("words", [])
         words = [word for word in typed if word.lstrip("+").startswith(own)]
-        cfg = compose_config([*words, "model=rope", *overrides])
+        cfg = compose_config([*words, "model=rope", *given])
         if self.checkpoint is not None:
             cfg = apply_llama_config(cfg, self.checkpoint)
         task = make_task(cfg, self.checkpoint)

@@ -183,6 +183,35 @@ class Flat(PositionEncoding):
         return Dense(places.key_positions[:, None] - places.positions[:, :, None])
 
 
+class Few(PositionEncoding):
+    """A bias of keys for two of four heads."""
+
+    def bias(self, q, k, *_):
+        return ByKey(k[:, :, :2].sum(-1))
+
+
+class FewDistances(PositionEncoding):
+    """The same of distances."""
+
+    def bias(self, *_):
+        return ByDistance(lambda d: -d.expand(2, -1))
+
+
+class Shared(PositionEncoding):
+    """Biases that all heads share, one of them all rows too."""
+
+    def bias(self, q, k, x, state, places):
+        def at(queries, keys):
+            return -(queries[:, None, :, None] - keys[:, None, None]).abs().sqrt()
+
+        return [
+            ByKey(k.mean((2, 3))[..., None]),
+            ByDistance(lambda d: -d[None] / 8),
+            ByPosition(at),
+            Dense(q.new_zeros(1, 1, q.shape[1], k.shape[1])),
+        ]
+
+
 class Asks(PositionEncoding):
     """A bias by token, which padding has none of."""
 
@@ -235,7 +264,9 @@ MISTAKES = [
     (Parts, "many_positions", "a state is a tuple; it is one tensor"),
     (Parts, "autocast_in_bf16", "a state is a tuple; it is one tensor"),
     (Bare, "whole_rows", "Bare.bias gave a Tensor; it gives ByDistance"),
-    (Flat, "whole_rows", r"Dense takes a bias of the shape \(1 or B, H, T, S\), not"),
+    (Flat, "whole_rows", r"Dense takes a bias of the shape \(1 or B, 1 or H, T, S\), not"),
+    (Few, "whole_rows", r"ByKey takes .* \(1 or B, S, 1 or H\), not .* here B = 3, S = 160, H = 4"),
+    (FewDistances, "whole_rows", r"ByDistance takes a bias of the shape \(1 or H, N\), not \(2, "),
     (Asks, "left_padding", "padding among places.tokens is -1"),
     (Peeks, "whole_rows", "later tokens change earlier logits"),
     (Idle, "gradients", "takes no part"),
@@ -270,7 +301,7 @@ class Noted(PositionEncoding):
     embed, rotate, bias, update = map(noting, ("embed", "rotate", "bias", "update"))
 
 
-OTHERS = [Noted, Multiplies, Unset, Columns, Careful, Turns]
+OTHERS = [Shared, Noted, Multiplies, Unset, Columns, Careful, Turns]
 
 
 @pytest.fixture
@@ -327,6 +358,13 @@ def test_every_method_is_given_at_least_fp32(section, situation):
     outcome_of(situation, section(Noted))
     wide = {torch.float32, torch.float64, False}  # fp64: the oracle's
     assert Noted.given == dict.fromkeys(("embed", "rotate", "bias", "update"), wide)
+
+
+@pytest.mark.parametrize("situation", ["whole_rows", "cached", "window_and_sinks", "gradients"])
+def test_heads_may_share_a_bias(section, situation):
+    """Also where a kernel looks it up for each head."""
+    outcome = outcome_of(situation, section(Shared))
+    assert outcome.difference < outcome.allowed
 
 
 @pytest.mark.parametrize("situation", ["whole_rows", "gradients", "many_positions", "reloaded"])

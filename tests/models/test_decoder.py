@@ -1,11 +1,15 @@
 """The decoder: Llama's arithmetic, and the same backbone for every positional encoding."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tape_exp.models.conformance import randomise
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder
+from tests.conftest import DIGITS, MODELS, make_decoder
 
 
 def test_155_m_backbone_has_the_papers_size():
@@ -13,6 +17,26 @@ def test_155_m_backbone_has_the_papers_size():
         model = make_decoder("rope", Arch(layers=12, width=768, heads=12, ffn=3072, vocab=32_000))
     assert model.parameter_count() == 162_417_408
     assert model.parameter_count() / 2**20 == pytest.approx(154.89, abs=0.01)
+
+
+class Reads(PositionEncoding):
+    """What a task says of its digits is read where it is needed, and kept nowhere."""
+
+    def embed(self, x, places):
+        self.seen = self.arch.digits
+        return x
+
+
+class Declares(Reads):
+    knows_digits = True
+
+
+@pytest.mark.parametrize(("encoding", "told"), [(Reads, ()), (Declares, DIGITS)])
+def test_only_what_declares_it_is_told_which_tokens_are_digits(encoding, told, arch):
+    model = Decoder(replace(arch, digits=DIGITS), encoding)
+    model(torch.zeros(1, 3, dtype=torch.long))
+    assert model.encodings()[0].seen == told
+    assert model.knows_digits() == (told == DIGITS)
 
 
 @pytest.mark.long

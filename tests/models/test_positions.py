@@ -89,7 +89,8 @@ def test_the_walk_through_names_every_hook_and_attribute():
         if line.startswith("| `")
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
-    hooks = {name for name in vars(PositionEncoding) if not name.startswith(("_", "require"))}
+    own = ("_", "require", "drop_embedding", "freeze_update")  # nobody overrides these
+    hooks = {name for name in vars(PositionEncoding) if not name.startswith(own)}
     told = {"tokens", "positions", "key_tokens", "key_positions", "lengths", "sampler"}
     assert rows == hooks | told
     assert all(hasattr(Places.at(torch.zeros(1, 1)), name) for name in told)
@@ -129,6 +130,9 @@ LONGROPE = (
 REFUSED = [
     ("t5", "model.buckets=1", "model.buckets=1 should be greater than or equal to 2"),
     ("rope_yarn", "+model.scaling.beta_slow=40", "beta_slow must be below model.scaling.beta_fast"),
+    ("rope_yarn", "model.theta=1", "model.theta=10000 would do."),
+    ("rope", (*LONGROPE, "model.scaling.original=1"), "model.scaling.original=2 would do."),
+    ("fire", "model.threshold=-4", "model.threshold=-4 should be greater than 0"),
     ("selective_rope", "++model.scaling.method=dynamic", "reads the length of a row"),
     ("selective_rope", ("model.start=rope", "model.bias=false"), "needs model.bias=true"),
     ("tape_no_equivariance", "++model.weights=full", "equivariant=false needs model.weights=heads"),

@@ -116,6 +116,12 @@ def test_a_pattern_of_layers_says_all_that_its_run_depends_on():
         ("task", "+task.train_digit=2", ["task.train_digit is not", "'train_digits'"]),
         ("task", "task.optim.lr=-1", ["task.optim.lr=-1", "greater than 0"]),
         ("task", "task.optim.betas=[0.9]", ["task.optim.betas"]),
+        ("task", "task.optim.betas=[0.9,1.0]", ["task.optim.betas.1=1.0", "less than 1"]),
+        (
+            "task",
+            "task.optim.decay=0 ++task.optim.final_lr=0.1",
+            ["final_lr=0.1 is where the decay ends", "task.optim.final_lr=0 would do."],
+        ),
         ("task", "task.optim.decay=0.99", ["task.optim.warmup=0.05", "decay=0.95 would do."]),
         ("task", "task.optim=5", ["task.optim=5"]),
         ("task", "~task.test_digits", ["task.test_digits is missing"]),
@@ -131,7 +137,7 @@ def test_a_pattern_of_layers_says_all_that_its_run_depends_on():
     ],
 )
 def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, parts):
-    cfg = compose_config(["model=tape", override])
+    cfg = compose_config(["model=tape", *override.split()])
     given = {"task": {"seed": 0}, "model": {"arch": Arch(1, 8, 2, 8)}}[section]
     with pytest.raises(ConfigError) as error:
         build(cfg[section], section, **given)

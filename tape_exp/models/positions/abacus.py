@@ -35,6 +35,7 @@ class Abacus(PositionEncoding):
     """
 
     cacheable = False  # a digit's place depends on the tokens before it
+    knows_digits = True
     digits: Tensor  # (10,) int64, ids of the digits
 
     def __init__(

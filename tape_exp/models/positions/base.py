@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ class PositionEncoding(nn.Module):
     reach: int | None = None
     # What a token sees depends on `places.lengths`: on how long its row is.
     reads_length = False
+    # `arch.digits` are the task's; others are given none. It is then no rival of the others.
+    knows_digits = False
 
     def __init__(self, arch: Arch) -> None:
         super().__init__()
@@ -179,8 +181,11 @@ def construct(
     make: Callable[[Arch], PositionEncoding], arch: Arch, seed: int, name: str
 ) -> PositionEncoding:
     """The encoding that ``make`` makes. What its constructor draws from torch's global generator is
-    a function of the seed and the name of the layer, and what it leaves unset is NaN.
+    a function of the seed and the name of the layer, and what it leaves unset is NaN. Only one that
+    declares ``knows_digits`` is told which tokens are digits.
     """
+    if not getattr(make, "knows_digits", False):
+        arch = replace(arch, digits=())
     with torch.random.fork_rng(devices=[]), EmptyIsNaN():
         torch.default_generator.manual_seed(seed_for(seed, "construct", name))
         return make(arch)

@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.scores import ByDistance, ByPosition, precise
-from tape_exp.settings.schema import Arch, Count
+from tape_exp.settings.schema import Arch, Count, Positive
 
 
 class FIRE(PositionEncoding):
@@ -27,7 +27,7 @@ class FIRE(PositionEncoding):
     """
 
     def __init__(
-        self, arch: Arch, hidden: Count = 32, c: float = 0.1, threshold: float = 512.0
+        self, arch: Arch, hidden: Count = 32, c: float = 0.1, threshold: Positive = 512.0
     ) -> None:
         super().__init__(arch)
         self.threshold = threshold

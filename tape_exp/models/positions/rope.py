@@ -93,6 +93,16 @@ class RoPE(PositionEncoding):
         self.theta = theta
         self.scaling = scaling = scaling or Scaling()
         self.reads_length = scaling.method in BY_LENGTH
+        if scaling.method == "yarn" and theta == 1:
+            raise ConfigError(
+                "model.theta=1 turns all pairs of channels alike, and model.scaling.method=yarn "
+                "stretches each by how often it turns; model.theta=10000 would do."
+            )
+        if scaling.method == "longrope" and scaling.original == 1:
+            raise ConfigError(
+                "model.scaling.original=1 is too short for model.scaling.method=longrope, whose "
+                "factor on q and k is divided by its logarithm; model.scaling.original=2 would do."
+            )
         if scaling.method == "longrope":
             pairs = arch.head_dim // 2
             for key in ("short_factor", "long_factor"):
