@@ -130,6 +130,8 @@ def places_of(column: Column | None) -> list[str]:
     where = column.spec.get("where") if column else None
     if column is None or not where:
         return []
-    used = [name for name in column.at if any(f"{{{name}}}" in word for word in where)]
-    values = [str(column.at[name]) for name in used if column.at[name] is not None]
+    values = []
+    for name, value in column.at.items():
+        if f"{{{name}}}" in " ".join(where) and value is not None:
+            values.append(str(value))
     return values or [column.name.removeprefix("ours ")]
