@@ -65,10 +65,10 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
     task = cfg.checkpoint
     if task is None or not starting_weights.is_task(task):
         return []
-    own = r"(\+?task|text@task[.\w]*|model|peft|checkpoint|scale|seed|rerun)[.=](?!text)"
-    shared = [word for word in words if not re.match(own, word)]
+    own = r"(task|text@task[.\w]*|model|peft|checkpoint|scale|seed|rerun)[.=](?!text)"
+    shared = [word for word in words if not re.match(own, word.lstrip("+~"))]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
-    same = [word for word in words if re.match(r"\+?(model\.(?!scaling)|peft\.)", word)]
+    same = [word for word in words if re.match(r"(model\.(?!scaling)|peft\.)", word.lstrip("+~"))]
     named = [word for word in words if word.startswith("model=")]
     model = named[-1] if named else f"model={cfg.model.name}"
     chosen = [model, f"peft={cfg.peft.name}", *same, *shared]

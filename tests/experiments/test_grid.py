@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from tape_exp.experiments.bases import bases
 from tape_exp.experiments.grid import combinations
 from tape_exp.experiments.slurm import sweep_folder
 from tape_exp.paper import runs as room
@@ -133,3 +134,13 @@ def record_of(job):
     config, name = without_folders(identity_of(job.config)), " ".join(job.overrides)
     facts = {"seed": job.config.seed, "run": name, "metrics": {}, "started": ""}
     return Record({"config": config, **facts})
+
+
+@pytest.mark.parametrize("plus", ["", "++"])
+def test_a_base_has_none_of_the_keys_of_the_task_that_begins_from_it(plus):
+    own = f"{plus}task.optim.max_steps=5"
+    words = ["model=rope", "task=scrolls", "task.init_from=c4", own, "scale.text=builtin"]
+    ((overrides, config),) = bases(compose_config(words), words)
+    assert own not in overrides
+    assert config.task.name == "c4"
+    assert config.task.optim.max_steps == compose_config(["task=c4"]).task.optim.max_steps
