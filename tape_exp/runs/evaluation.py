@@ -144,8 +144,9 @@ def depth_heatmap(
 def wilson(correct: float, trials: int) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a share of successes, in percent.
 
-    >>> [round(end, 1) for end in wilson(9, 10)]
-    [59.6, 98.2]
+    >>> low, high = wilson(9, 10)
+    >>> round(low, 1), round(high, 1)
+    (59.6, 98.2)
     """
     share = correct / trials
     centre = 2 * correct + Z_95**2
