@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tape_exp.models.decoder import Decoder
-from tape_exp.results import legacy
 from tape_exp.results.record import Record
 from tape_exp.results.store import known_records, read_records, records_of_runs, varying
 from tape_exp.runs.directory import RunDirectory
@@ -242,9 +241,7 @@ def _another_seed(record: Record, group: Sequence[Record]) -> bool:
     other = group[0]
     if ("_target_" in record.config["model"]) != ("_target_" in other.config["model"]):
         return False  # a decoder of one's own, and a run whose model has its name
-    if not record.is_legacy and not other.is_legacy:
-        return record.experiment.is_same(other.experiment)
-    return legacy.is_same(record, other)
+    return record.experiment.is_same(other.experiment)
 
 
 def plot(

@@ -4,17 +4,17 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from tape_exp.paper import special
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.captions import KNOWS_DIGITS, notes
-from tape_exp.results import legacy, statistics
+from tape_exp.results import statistics
 from tape_exp.results.derived import value_of
 from tape_exp.results.experiment import experiment_of
 from tape_exp.results.query import fits, where
-from tape_exp.results.record import Record
+from tape_exp.results.record import GROUPS, Record
 from tape_exp.results.statistics import Value, lead
 from tape_exp.results.store import commits
 from tape_exp.results.tables import Cell, Column, Table, span
@@ -75,7 +75,6 @@ class View:
         for record in records:
             self._by_task.setdefault(record.settings["task"], []).append(record)
         self._cells: dict[tuple[str, ...], list[Record]] = {}
-        self.experiment = cache(experiment_of)
         self.common = [*artifact.overrides, *artifact.at.get(scale, [])]
 
     # ---- rows, columns and the runs of a cell ----
@@ -225,27 +224,18 @@ class View:
         return tuple(words)
 
     def of_words(self, words: tuple[str, ...]) -> list[Record]:
-        """The newest record of each seed that these overrides made, the scale among them, and no
-        further ones.
+        """The newest record of each seed of the experiment that overrides name, the scale among
+        them; none where they do not compose.
         """
         if words not in self._cells:
-            values = where(words)
+            chosen = choices_of(words)
             newest: dict[int, Record] = {}
             for run in self.of_task(words):  # by time
-                if self.is_of(run, words, values):
+                if fits(run.settings, chosen) and is_of(run, words):
                     warn_of_other_data(newest.get(run.seed), run)
                     newest[run.seed] = run
             self._cells[words] = [newest[seed] for seed in sorted(newest)]
         return self._cells[words]
-
-    def is_of(self, run: Record, words: tuple[str, ...], asked: Mapping[str, Any]) -> bool:
-        """Whether a run is of the experiment that overrides name, ``asked`` by their keys."""
-        experiment = self.experiment(words)
-        if experiment is None:
-            return False
-        if run.is_legacy:
-            return legacy.is_of(run, asked, experiment.settings)
-        return experiment.is_same(run.experiment)
 
     def of_task(self, words: Sequence[str]) -> list[Record]:
         """The records of the task that overrides name, by time; without one all records."""
@@ -512,6 +502,23 @@ def fact_of(run: Record, key: str) -> Any:
         if facts.get(key) is not None:
             return facts[key]
     return None
+
+
+def choices_of(words: Iterable[str]) -> dict[str, str]:
+    """The names that overrides choose: who has others need not be compared key by key.
+
+    >>> choices_of(["model=rope", "scale=smoke", "task.optim.lr=0.1"])
+    {'model': 'rope', 'scale': 'smoke'}
+    """
+    asked = where(words)
+    names = {group: asked.get(group) for group in (*GROUPS, "scale")}
+    return {group: name for group, name in names.items() if isinstance(name, str)}
+
+
+def is_of(run: Record, words: tuple[str, ...]) -> bool:
+    """Whether a run is of the experiment that overrides name."""
+    experiment = experiment_of(words)
+    return experiment is not None and experiment.is_same(run.experiment)
 
 
 def warn_of_other_data(older: Record | None, newer: Record) -> None:

@@ -1,16 +1,10 @@
-"""Which runs are of one experiment: those that differ in nothing but their seeds.
+"""Which runs are of one experiment: those whose configs compute the same, whatever their seeds."""
 
-This is decided here, by what the configs compute; :mod:`tape_exp.results.legacy` decides it for
-records that are older than their overrides.
-"""
-
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from tape_exp.machine.files import short_hash
 from tape_exp.results.query import where
 from tape_exp.runs.identity import flat, recorded_config
 from tape_exp.runs.llama_base import LLAMA_KEYS
@@ -24,6 +18,7 @@ BEFORE = {  # key that records of earlier versions lack -> the value with which 
     "model.scaling.original": None,
     "task.fine_tune": True,
     "task.hold_out": False,
+    "task.questions": 1,
     "task.skip_to": None,
     "task.tokenizer.bos": "<s>",
     "task.tokenizer.digits": "runs",
@@ -43,22 +38,20 @@ class Experiment:
 
     config: Mapping[str, Any]  # as a record has it
     overrides: Sequence[str]  # that asked for it
+    ran_in: str = ""  # the precision of a run, chosen or asked for
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Return every key but the seed, with six significant digits, which records keep.
+        """Return every key but seed and precision, with six significant digits, as records have.
 
-        A precision counts where it was asked for by its own key: one that a trainer or ``auto``
-        chooses says how a run was made. What follows from the weights that a run begins from, such
-        as a Llama's angles, counts where it was asked for too: these weights may be elsewhere now.
+        What follows from the weights that a run begins from, such as a Llama's angles, counts where
+        it was asked for: these weights may be elsewhere now.
         """
         config = dict(self.config)
         config.pop("seed", None)
         config.pop("precision", None)
         settings = flat(rounded(config))
         asked = where(self.overrides)
-        if asked.get("trainer.precision", "auto") != "auto":
-            settings["trainer.precision"] = asked["trainer.precision"]
         if settings.get("checkpoint") or settings.get("task.init_from"):
             of_weights = tuple(f"{section}." for section in LLAMA_KEYS)
             for key in list(settings):
@@ -67,12 +60,15 @@ class Experiment:
         return settings
 
     @cached_property
-    def hash(self) -> str:
-        """Hash the settings to ten digits, which experiments with the same settings share."""
-        return short_hash([json.dumps(self.settings, sort_keys=True)])[:10]
+    def precision(self) -> str:
+        """Return the precision that was asked for by its own key, which counts; one that a trainer
+        or ``auto`` chooses says how a run was made. Empty where none was asked for.
+        """
+        asked = where(self.overrides).get("trainer.precision", "auto")
+        return "" if asked == "auto" else asked
 
     def is_same(self, other: "Experiment") -> bool:
-        """Say whether the two have one hash, or one is older than keys that the other has.
+        """Say whether the two compute the same; a key that one lacks has the value before it.
 
         >>> old = Experiment({"task": {"name": "arithmetic"}}, ["task=arithmetic"])
         >>> new = Experiment({"task": {"name": "arithmetic", "hold_out": False}}, [])
@@ -80,20 +76,23 @@ class Experiment:
         >>> new.is_same(old), other.is_same(old)
         (True, False)
         """
-        if self.hash == other.hash:
-            return True
-        return self.is_older_than(other) or other.is_older_than(self)
+        if not (self.has_precision_of(other) and other.has_precision_of(self)):
+            return False
+        for key in self.settings.keys() & other.settings.keys():
+            if self.settings[key] != other.settings[key]:
+                return False
+        for key in self.settings.keys() ^ other.settings.keys():
+            if self.value_of(key) != other.value_of(key):
+                return False
+        return True
 
-    def is_older_than(self, other: "Experiment") -> bool:
-        """Say whether the other has the same settings and further keys, none of which its overrides
-        ask for, with the values that they had before the code had these keys.
-        """
-        if not self.settings.items() <= other.settings.items():
-            return False
-        further = other.settings.keys() - self.settings.keys()
-        if further & where(other.overrides).keys():
-            return False
-        return all(other.settings[key] == other.value_before(key) for key in further)
+    def has_precision_of(self, other: "Experiment") -> bool:
+        """Say whether it has the precision that another asks for, asked for it or ran in it."""
+        return other.precision in ("", self.precision or self.ran_in)
+
+    def value_of(self, key: str) -> Any:
+        """Return its value at a key, or the one that a version without the key computed with."""
+        return self.settings[key] if key in self.settings else self.value_before(key)
 
     def value_before(self, key: str) -> Any:
         """Return what a record that lacks a key has computed with: the value that is noted here, or
@@ -116,10 +115,14 @@ class Experiment:
 def experiment_of(overrides: Sequence[str]) -> Experiment | None:
     """Compose overrides into the experiment of their runs; None where they do not compose."""
     try:
-        config = compose_config(overrides)
+        return _composed(tuple(overrides))
     except ConfigError:
         return None
-    return Experiment(recorded_config(config), overrides)
+
+
+@cache  # of a table many cells are of one experiment; an error is none, and is tried again
+def _composed(overrides: tuple[str, ...]) -> Experiment:
+    return Experiment(recorded_config(compose_config(overrides)), overrides)
 
 
 def rounded(part: Any, digits: int = 6) -> Any:

@@ -42,18 +42,15 @@ class Record(dict[str, Any]):
 
     @property
     def overrides(self) -> list[str]:
-        """Return what was typed: ``tape-exp train <overrides>`` is the run."""
-        return self.get("words", []) if self.is_legacy else self["overrides"]
-
-    @property
-    def is_legacy(self) -> bool:
-        """Say whether it has no overrides, but words that its config was turned into."""
-        return "overrides" not in self
+        """Return what was typed: ``tape-exp train <overrides>`` is the run. An older record has
+        words that its config was turned into.
+        """
+        return self["overrides"] if "overrides" in self else self.get("words", [])
 
     @cached_property
     def experiment(self) -> Experiment:
         """Return what it computed, whatever its seed."""
-        return Experiment(self.config, self.overrides)
+        return Experiment(self.config, self.overrides, self.get("precision", ""))
 
     @property
     def task(self) -> str:

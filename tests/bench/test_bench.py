@@ -23,11 +23,8 @@ def run_of(model: str, task: str, rate: float, seed: int, score: float, loss: fl
     entry = tasks.ENTRIES[task]
     metrics = {entry.metric: score, f"{entry.metric}_stderr": 1.0, "val/loss": loss}
     metrics |= {entry.trained: 100.0, f"test/{entry.measure}@128": score}
-    section = {"_target_": "tape_exp.tasks.battery.Battery", "name": "battery", "problem": task}
-    section |= {"train_length": 16, "samples_per_length": 100}
-    section |= {"optim": {"lr": rate}}
-    name = f"{task}-{model}-{rate}-{seed}"
-    return record(model, seed, metrics, task=section, run=name)
+    words = [*entry.words, f"task.optim.lr={rate}"]
+    return record(model, seed, metrics, words, run=f"{task}-{model}-{rate}-{seed}")
 
 
 @pytest.fixture

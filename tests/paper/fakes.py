@@ -1,27 +1,40 @@
 """Records of runs that never ran, and runs without a process of their own."""
 
+import copy
+from collections.abc import Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from tape_exp.experiments.grid import run_words
 from tape_exp.experiments.local import Running
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.view import View
 from tape_exp.results.record import Record
+from tape_exp.runs.identity import recorded_config
+from tape_exp.settings.compose import compose_config
 from tape_exp.training.run import run
 
-ADDITION = {"_target_": "tape_exp.tasks.arithmetic.Arithmetic", "name": "arithmetic"}
-ADDITION |= {"train_digits": 5, "test_digits": 10, "samples_per_cell": 100}
+
+@cache
+def _composed(words: tuple[str, ...]) -> dict[str, Any]:
+    return recorded_config(compose_config(words))
 
 
-def record(model: str, seed: int, metrics: dict[str, float], **parts: Any) -> Record:
-    """A record of addition at scale smoke, with other parts of its config or of itself."""
-    task = ADDITION | parts.pop("task", {})
-    config = {"model": {"name": model}, "task": task, "peft": {"name": "none"}}
-    config |= {"scale": parts.pop("scale", "smoke"), "precision": "auto", "checkpoint": None}
-    known = {"run": f"{task['name']}-{model}-{seed}-{len(metrics)}", "started": f"2026-0{seed + 1}"}
-    known |= {"config": config, "seed": seed, "metrics": metrics, "precision": "32-true"}
-    known |= {"git": {"commit": "0123456789", "dirty": False}, "words": [f"model={model}"]}
+def record(
+    model: str, seed: int, metrics: dict[str, float], words: Sequence[str] = (), **parts: Any
+) -> Record:
+    """A record of addition at scale smoke, or of what further words say, with other keys of its
+    task or parts of itself.
+    """
+    overrides = run_words([f"model={model}", "task=arithmetic", "scale=smoke", *words])
+    config = copy.deepcopy(_composed(tuple(overrides)))
+    config["task"] |= parts.pop("task", {})
+    name = f"{config['task']['name']}-{model}-{seed}-{len(metrics)}"
+    known = {"run": name, "started": f"2026-0{seed + 1}", "seed": seed, "precision": "32-true"}
+    known |= {"config": config, "metrics": metrics, "overrides": overrides}
+    known |= {"git": {"commit": "0123456789", "dirty": False}}
     return Record(known | parts)
 
 

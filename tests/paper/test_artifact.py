@@ -109,8 +109,7 @@ def test_a_package_is_drawn_into_its_own_results(tmp_path):
     (lab / "conf" / "paper" / "tab_lab.yaml").write_text(yaml)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[tape_exp.tasks]\nlab = lab:Lab\n")
-    words = ["model=rope", "task=arithmetic", "task.train_digits=3"]
-    made = runs("rope", [20.0], task={"train_digits": 3}, words=words)
+    made = runs("rope", [20.0], words=["task.train_digits=3"])
     add_records(lab / "results" / "records", made)
     here = tmp_path / "here"
     here.mkdir()
@@ -125,17 +124,13 @@ def test_a_package_is_drawn_into_its_own_results(tmp_path):
 
 def test_a_run_with_further_settings_stays_out_of_the_table():
     """Shortened runs, and those of an artifact of one's own, are no runs of the paper's."""
-    further = {"started": "2027-01", "run": "mine", "task": {"optim": {"max_steps": 4}}}
-    mine = record("rope", 0, {"test/exact_match": 90.0}, **further)
-    mine["words"] = ["model=rope", "task=arithmetic", "task.optim.max_steps=4", "seed=0"]
-    known = [*runs("rope", [20.0]), mine]
-    assert view(known).table.rows[0]["ours"].number == 20.0
-    asked = view(known, overrides=["task=arithmetic", "task.optim.max_steps=4"])
-    assert asked.table.rows[0]["ours"].number == 90.0
-    mine["words"][2] = "+model.window=4"
-    assert view(known).table.rows[0]["ours"].number == 20.0
-    lacking = view(known, overrides=["task=arithmetic", "+model.window=4"])
-    assert not any(lacking.runs(row) for row in lacking.rows)
+    for further in ("task.optim.max_steps=4", "+model.window=4"):
+        (mine,) = runs("rope", [90.0], words=[further], started="2027-01", run="mine")
+        known = [*runs("rope", [20.0]), mine]
+        assert view(known).table.rows[0]["ours"].number == 20.0
+        asked = view(known, overrides=["task=arithmetic", further])
+        assert asked.table.rows[0]["ours"].number == 90.0
+        assert not any(view([mine]).runs(row) for row in asked.rows)
 
 
 def test_cells_are_means_over_seeds_with_their_interval():
@@ -154,11 +149,10 @@ def test_cells_are_means_over_seeds_with_their_interval():
 
 
 def test_a_row_has_the_runs_of_its_overrides_and_no_others():
-    rate = {"task": {"optim": {"lr": 0.003}}}
     every = [
         *runs("rope", [20.0]),
-        *runs("rope", [99.0], **rate),
-        *runs("rope", [77.0], scale="digits5"),
+        *runs("rope", [99.0], words=["task.optim.lr=0.003"]),
+        *runs("rope", [77.0], words=["scale=digits5"]),
     ]
     at = {"rows": {"model": {"rope": ["model=rope", "task.optim.lr=3e-3"]}}}
     (row,) = rows_of(view(every[1:], **at).table.csv())
@@ -193,13 +187,13 @@ def test_a_row_says_how_few_seeds_a_cell_of_it_has():
 
 
 def test_columns_are_of_the_runs_that_are_shown():
-    """The lengths of a run with a further setting, here more steps, are no columns."""
-    of_rows = runs("rope", [1.0], task={"lengths": [8]})
-    words = ["model=rope", "task.optim.max_steps=9"]
-    other = runs("rope", [2.0], task={"lengths": [8, 16]}, words=words, run="first", started="2020")
-    columns = {"at {n}": {"metric": "test/exact_match", "each": {"n": "task.lengths"}}}
+    """The values of a run with a further setting are no columns."""
+    of_rows = runs("rope", [1.0])
+    words = ["task.optim.betas=[0.5,0.6]"]
+    other = runs("rope", [2.0], words=words, run="first", started="2020")
+    columns = {"at {b}": {"metric": "test/exact_match", "each": {"b": "task.optim.betas"}}}
     shown = view([*other, *of_rows], columns=columns, claim={})
-    assert [column.name for column in shown.our_columns] == ["at 8"]
+    assert [column.name for column in shown.our_columns] == ["at 0.9", "at 0.98"]
 
 
 @pytest.mark.parametrize("name", ["tab_flops", "fig_address", "fig_addition_trend", "tab_ablation"])
@@ -302,15 +296,13 @@ def test_extra_length_is_that_of_runs_that_learned():
 
 def test_answers_stand_side_by_side():
     asked = {"id": "a", "question": "Which | one?\n(A) x", "references": "x"}
-    task = {"name": "scrolls_quality", "dataset": "quality", "init_from": "c4"}
-    task["_target_"] = "tape_exp.tasks.scrolls.Scrolls"
+    artifact = load("tab_quality_examples")
+    words = View(artifact, "smoke", []).common
     every = [
-        record(m, 0, {"a": 1.0}, task=task, samples=[asked | {"prediction": f"of {m}"}])
+        record(m, 0, {"a": 1.0}, words, samples=[asked | {"prediction": f"of {m}"}])
         for m in ("rope", "tape")
     ]
-    for one in every:
-        one["config"]["checkpoint"] = "c4"
-    (row,) = View(load("tab_quality_examples"), "smoke", every).table.rows
+    (row,) = View(artifact, "smoke", every).table.rows
     assert row == {
         "question": "Which / one? (A) x",
         "reference": "x",
@@ -325,12 +317,8 @@ def test_an_artifact_may_leave_smoke_out():
 
 
 def test_a_run_of_another_precision_does_not_stand_for_the_usual_one():
-    newer = record("rope", 0, {"test/exact_match": 9.0, "id/exact_match": 9.0})
-    newer["words"].append("trainer.precision=bf16-mixed")
-    assert (
-        view([record("rope", 0, {"test/exact_match": 5.0}), newer]).table.rows[0]["ours"].number
-        == 5
-    )
+    newer = runs("rope", [9.0], words=["trainer.precision=bf16-mixed"], started="2027", run="b")
+    assert view([*runs("rope", [5.0]), *newer]).table.rows[0]["ours"].number == 5
 
 
 @pytest.mark.parametrize("longest", [10, 14])

@@ -3,13 +3,12 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from tape_exp.results import legacy
 from tape_exp.results.experiment import Experiment, experiment_of
 from tape_exp.results.record import Record
 from tape_exp.runs.identity import recorded_config, recorded_overrides, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.naming import literal
-from tests.paper.fakes import addition, record
+from tests.paper.fakes import addition
 from tests.paper.fakes import view as view_of
 
 WORDS = ["model=rope", "task=arithmetic", "scale=smoke"]
@@ -41,14 +40,14 @@ def made(*words: str, metric: float = 1.0) -> Record:
 def test_an_experiment_is_what_is_computed_whatever_the_seed(words, same):
     plain, other = experiment_of(WORDS), experiment_of([*WORDS, *words])
     assert plain.is_same(other) is other.is_same(plain) is same
-    assert (plain.hash == other.hash) is same
 
 
-def test_the_hash_is_that_of_the_record_with_its_six_digits():
+def test_an_experiment_is_that_of_the_record_with_its_six_digits():
     words = ["task.optim.lr=0.00123456789", "seed=2"]
     experiment = experiment_of([*WORDS, *words])
-    assert made(*words).experiment.hash == experiment.hash
-    assert made("task.optim.lr=0.001234568").experiment.hash == experiment.hash
+    assert made(*words).experiment.is_same(experiment)
+    assert made("task.optim.lr=0.001234568").experiment.is_same(experiment)
+    assert not made("task.optim.lr=0.0012346").experiment.is_same(experiment)
 
 
 def without(key: str, *words: str) -> Experiment:
@@ -60,7 +59,6 @@ def without(key: str, *words: str) -> Experiment:
 
 def test_a_key_that_a_record_lacks_has_the_value_of_its_time():
     older = without("hold_out", "task.hold_out=false")
-    assert older.hash != experiment_of([*WORDS, "task.hold_out=false"]).hash
     kept = Experiment(experiment_of([*WORDS, "task.hold_out=false"]).config, WORDS)
     assert older.is_same(kept)
     assert kept.is_same(older)
@@ -97,11 +95,10 @@ def test_cells_have_the_seeds_of_their_experiment_whatever_was_typed():
 
 
 def test_old_and_new_records_are_of_one_cell():
-    """What an older one was asked for is known by its words only."""
-    view = view_of([record("rope", 0, {"test/exact_match": 5.0}), made("seed=1")])
+    older = made("seed=0")
+    older["words"] = older.pop("overrides")
+    view = view_of([older, made("seed=1")])
     assert [run.seed for run in view.runs(view.rows[0])] == [0, 1]
-    assert legacy.is_same(record("rope", 0, {}), record("rope", 1, {}))
-    assert not legacy.is_same(record("rope", 0, {}), record("fire", 1, {}))
 
 
 def test_the_overrides_of_a_record_say_nothing_of_the_machine(monkeypatch):
@@ -149,12 +146,15 @@ def test_what_does_not_compose_is_of_no_experiment():
     assert view.runs(view.rows[0]) == []
 
 
-def test_a_new_record_that_asked_for_a_key_is_not_of_an_old_ones_experiment():
-    today = made()
-    old = Record({key: part for key, part in today.items() if key != "overrides"})
-    assert legacy.is_same(old, made("seed=1"))
-    for one, other in ((old, made("seed=1", "model.window=4")), (made("model.window=4"), old)):
-        assert not legacy.is_same(one, other)
+def test_a_precision_is_that_which_was_asked_for_or_in_which_a_run_was_made():
+    chosen = made("seed=1").experiment  # auto, which was 32-true
+    asked = made("trainer.precision=32-true").experiment
+    half = made("trainer.precision=bf16-mixed").experiment
+    assert chosen.is_same(asked)
+    assert asked.is_same(chosen)
+    assert not half.is_same(chosen)
+    assert not chosen.is_same(experiment_of([*WORDS, "trainer.precision=bf16-mixed"]))
+    assert not half.is_same(experiment_of(WORDS))
 
 
 def test_what_follows_from_weights_does_not_count_unless_it_was_asked_for():
@@ -165,7 +165,6 @@ def test_what_follows_from_weights_does_not_count_unless_it_was_asked_for():
     task = {**here.config["task"], "arch": {**here.config["task"]["arch"], "layers": 32}}
     of_llama = Experiment({**here.config, "model": model, "task": task}, words)
     assert of_llama.is_same(here)
-    assert of_llama.hash == here.hash
     other = [*words, "model.theta=20000"]
     assert not experiment_of(other).is_same(here)
     assert not experiment_of(other).is_same(experiment_of([*words, "model.theta=30000"]))
