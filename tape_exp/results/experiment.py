@@ -13,7 +13,7 @@ from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
 
 UNKNOWN = "<unknown>"
-BEFORE = {  # key that records of earlier versions lack -> the value with which they were made
+LACKING = {  # key that some version lacks -> the value with which that version computes
     "checkpoint": None,
     "model.scaling.original": None,
     "task.fine_tune": True,
@@ -29,6 +29,10 @@ BEFORE = {  # key that records of earlier versions lack -> the value with which 
     "task.windows.score": "all",
     "task.windows.stride": None,
     "task.windows.tokens_per_batch": 8192,
+    # keys that went, and what the task computes with since
+    "task.kind": "multi_key",
+    "task.new_tokens": None,
+    "task.threshold": 85.6,
 }
 
 
@@ -68,7 +72,8 @@ class Experiment:
         return "" if asked == "auto" else asked
 
     def is_same(self, other: "Experiment") -> bool:
-        """Say whether the two compute the same; a key that one lacks has the value before it.
+        """Say whether the two compute the same; a key that one lacks has the value with which its
+        version computes.
 
         >>> old = Experiment({"task": {"name": "arithmetic"}}, ["task=arithmetic"])
         >>> new = Experiment({"task": {"name": "arithmetic", "hold_out": False}}, [])
@@ -91,16 +96,16 @@ class Experiment:
         return other.precision in ("", self.precision or self.ran_in)
 
     def value_of(self, key: str) -> Any:
-        """Return its value at a key, or the one that a version without the key computed with."""
-        return self.settings[key] if key in self.settings else self.value_before(key)
+        """Return its value at a key, or the one that a version without the key computes with."""
+        return self.settings[key] if key in self.settings else self.value_without(key)
 
-    def value_before(self, key: str) -> Any:
-        """Return what a record that lacks a key has computed with: the value that is noted here, or
-        the default of the constructor that has got the key; where neither is known, a text that no
+    def value_without(self, key: str) -> Any:
+        """Return what a version without a key computes with: the value that is noted here, or the
+        default of the constructor that has got the key; where neither is known, a text that no
         setting has.
         """
-        if key in BEFORE:
-            return BEFORE[key]
+        if key in LACKING:
+            return LACKING[key]
         section, _, name = key.partition(".")
         target = self.settings.get(f"{section}._target_")
         if target is None:

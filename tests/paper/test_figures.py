@@ -123,7 +123,7 @@ def test_pages_have_every_artifact_and_the_runs_of_ones_own(outside):
         assert f"[{name}]({name}.md)" in index
     runs_page = (outside / "pages" / "runs.md").read_text()
     assert "| 12.5 " in runs_page
-    assert "`tape-exp train model=rope`" in runs_page
+    assert "`tape-exp train model=rope task=arithmetic scale=smoke`" in runs_page
     page = (outside / "pages" / "fig_addition.md").read_text()
     assert "Holds: no (2 of 3 comparisons)." in page
     for part in ("![", "| TAPE ", "tape-exp paper run fig_addition"):

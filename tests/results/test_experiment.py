@@ -3,8 +3,10 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from tape_exp.bench.bench import OUT
 from tape_exp.results.experiment import Experiment, experiment_of
 from tape_exp.results.record import Record
+from tape_exp.results.store import merged, read_records
 from tape_exp.runs.identity import recorded_config, recorded_overrides, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.naming import literal
@@ -170,3 +172,21 @@ def test_what_follows_from_weights_does_not_count_unless_it_was_asked_for():
     assert not experiment_of(other).is_same(experiment_of([*words, "model.theta=30000"]))
     trained = experiment_of(["model=rope", "task=arithmetic", "model.theta=20000"])
     assert not trained.is_same(experiment_of(["model=rope", "task=arithmetic"]))
+
+
+CHANGED = {"task.questions"}  # defaults that changed on purpose: their records wait for new ones
+
+
+@pytest.mark.long
+def test_what_asked_for_a_record_still_asks_for_its_experiment():
+    """Each committed run, composed anew: a default that changed in passing would lose records."""
+    found = 0
+    for run in merged(read_records(OUT / "records"), read_records()):
+        today = experiment_of(run.overrides)
+        assert today is not None, run.name
+        if not today.is_same(run.experiment):
+            keys = today.settings.keys() | run.experiment.settings.keys()
+            differ = {key for key in keys if today.value_of(key) != run.experiment.value_of(key)}
+            assert differ <= CHANGED, (run.name, differ)
+        found += 1
+    assert found
