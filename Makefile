@@ -27,7 +27,7 @@ setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (
 	@touch $@
 
 demo: setup  ## train RoPE and TAPE on addition at smoke scale, with a seed that has no record (about 10 minutes on 2 cores)
-	$(BIN)/python -m tape_exp.paper compare task=arithmetic model=rope,tape seed=10
+	$(BIN)/python -m tape_exp.artifacts task=arithmetic model=rope,tape seed=10
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal

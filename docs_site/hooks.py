@@ -13,7 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tape_exp.report import write
+from tape_exp.paper.report import write
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = {  # page -> title and modules; a package is all of its modules

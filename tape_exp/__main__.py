@@ -11,21 +11,21 @@ COMMANDS = {  # the module that a command runs, and what it does
     "train": ("tape_exp.training", "train and evaluate a run, or with -m a local sweep"),
     "plan": ("tape_exp.training", "estimate time and memory of a run, and run nothing"),
     "data": ("tape_exp.prepare", "tokenise what a run reads, and run nothing"),
-    "sweep": ("tape_exp.experiments", "submit a grid of runs to SLURM, or run it here"),
+    "sweep": ("tape_exp.sweep", "submit a grid of runs to SLURM, or run it here"),
     "submit": ("tape_exp.experiments.submit_file", "submit one job, a file of launch/, to SLURM"),
-    "status": ("tape_exp.experiments", "show the state of each run of a sweep"),
-    "collect": ("tape_exp.experiments", "copy the records of finished runs to results/"),
-    "compare": ("tape_exp.paper", "a table and figures of any models on any task"),
+    "status": ("tape_exp.sweep", "show the state of each run of a sweep"),
+    "collect": ("tape_exp.sweep", "copy the records of finished runs to results/"),
+    "compare": ("tape_exp.artifacts", "a table and figures of any models on any task"),
     "paper": ("tape_exp.paper", "the tables and figures: list, run, render, cost"),
     "bench": ("tape_exp.bench", "rank encodings on the battery of small problems"),
     "check": ("tape_exp.check", "test an encoding of your own on what every one must do"),
-    "report": ("tape_exp.report", "a site of all tables, figures and runs"),
+    "report": ("tape_exp.paper.report", "a site of all tables, figures and runs"),
     "export": ("tape_exp.export", "write a run as a model that transformers loads"),
     "tune": ("tape_exp.tune", "search keys with equal budgets for some models"),
     "theory": ("tape_exp.theory", "run theorem 1 and the propositions of TAPE's paper"),
 }
 
-VERBS = ("sweep", "status", "collect", "compare")  # commands that share a module
+VERBS = ("sweep", "status", "collect")  # commands that share a module
 
 
 @command

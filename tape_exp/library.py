@@ -148,9 +148,9 @@ def compare(
         ConfigError: there is nothing to compare, or something is neither a run nor a record, as
             the metrics of a decoder, which has no config.
     """
-    from tape_exp.paper.artifact import Artifact
-    from tape_exp.paper.figures import figures
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.artifact import Artifact
+    from tape_exp.artifacts.figures import figures
+    from tape_exp.artifacts.view import View
 
     given = [one.record if isinstance(one, Loaded) else one for one in runs]
     for name, models in own.items():
@@ -262,8 +262,8 @@ def plot(
         )
     if losses:
         return _picture(_losses(run))
+    from tape_exp.artifacts.figures import mean_grid
     from tape_exp.drawing.plots import grids, run_matrices
-    from tape_exp.paper.figures import mean_grid
 
     if text:
         if not isinstance(run, Loaded):

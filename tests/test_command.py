@@ -153,7 +153,7 @@ def test_an_installation_is_of_the_working_directory(installed, tmp_path):
     """Its runs have the hashes of a clone's; results are those that are there."""
     words = ["model=tape", "task=arithmetic"]
     program = (
-        "import json; from tape_exp.paper import artifact\nfrom tape_exp.results import store\n"
+        "import json; from tape_exp.artifacts import artifact\nfrom tape_exp.results import store\n"
         "from tape_exp.runs.directory import RunDirectory\n"
         "from tape_exp.runs.git import git_state\n"
         "from tape_exp.settings import compose, folders\n"

@@ -11,15 +11,16 @@ import pytest
 import yaml
 
 from tape_exp import tasks
+from tape_exp.artifacts import __main__ as compare
+from tape_exp.artifacts.artifact import load
+from tape_exp.artifacts.view import View
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.experiments import local
 from tape_exp.models import positions
 from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper.artifact import load
 from tape_exp.paper.pages import costs
 from tape_exp.paper.verdicts import NO_CLAIM
-from tape_exp.paper.view import View
 from tape_exp.results.store import read_records
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
@@ -27,7 +28,7 @@ from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.training import plan
 from tape_exp.training.module import decays
-from tests.paper.fakes import train_here
+from tests.artifacts.fakes import train_here
 from tests.test_readme import PAGES, README, blocks, conf, conf_with_toys, files_of  # noqa: F401
 
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
@@ -105,7 +106,7 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(
     command = blocks("bash", page)[0].partition("#")[0].replace("seed=0,1", "seed=0")
     capsys.readouterr()
     monkeypatch.setattr(local, "start", None)  # nothing runs again
-    assert paper.main([*command.removeprefix("tape-exp ").split(), *fixed]) == 0
+    assert compare.main([*command.removeprefix("tape-exp compare ").split(), *fixed]) == 0
     with (tmp_path / "runs/.compare/tables/compare_reverse-smoke.csv").open() as file:
         assert [row["model"] for row in csv.DictReader(file)] == ["rope", "toy"]
     (shown,) = blocks("text", page)

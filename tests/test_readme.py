@@ -12,19 +12,20 @@ import torch
 from omegaconf import OmegaConf
 
 from tape_exp.__main__ import COMMANDS
+from tape_exp.artifacts import __main__ as compare
+from tape_exp.artifacts import comparison, runs
+from tape_exp.artifacts.requests import requested as of_artifacts
+from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.experiments import grid, local
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import compare, runs
-from tape_exp.paper.requests import requested as of_artifacts
-from tape_exp.paper.requests import specs_of
 from tape_exp.settings import compose, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.tune.__main__ import options_of
 from tape_exp.tune.search import search_from
+from tests.artifacts.fakes import train_here
 from tests.conftest import make_decoder
-from tests.paper.fakes import train_here
 
 PAGES = {path: path.read_text() for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
 README = PAGES[ROOT / "README.md"]
@@ -135,7 +136,7 @@ def test_sweeps_name_runs(line, conf):
     if any("=" not in word for word in words):
         assert of_artifacts([word for word in words if not word.startswith("slurm.")])[0]
     elif words:  # without words: every sweep
-        assert specs_of([word.split(",")[0] for word in words])
+        assert specs_of_words([word.split(",")[0] for word in words])
 
 
 @pytest.mark.long
@@ -143,8 +144,8 @@ def test_sweeps_name_runs(line, conf):
 def test_commands_on_artifacts_name_runs(line, conf):
     verb, *words = words_of(line)
     if verb == "compare":
-        artifact, scale, seeds = compare.requested(words)
-        jobs = runs.specs_of([artifact], scale, seeds, records=[])
+        artifact, scale, seeds = comparison.requested(words)
+        jobs = runs.specs_of_artifacts([artifact], scale, seeds, records=[])
         assert len(jobs) >= len(artifact.rows["model"]) * len(seeds)
     elif verb == "run":
         assert of_artifacts(words)[0]
@@ -157,9 +158,9 @@ def test_what_readme_prints_has_the_columns_of_its_command(tmp_path, monkeypatch
     """The command with one model and step: the numbers are of another machine's longer training."""
     (line,) = re.findall(r"^tape-exp compare .*$", README, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    words = line.replace("max_steps=400", "max_steps=1").replace("rope,alibi,", "").split()[1:]
+    words = line.replace("max_steps=400", "max_steps=1").replace("rope,alibi,", "").split()[2:]
     monkeypatch.setattr(local, "start", train_here)
-    assert paper.main([*words, "task.samples_per_length=2", "trainer=cpu"]) == 0
+    assert compare.main([*words, "task.samples_per_length=2", "trainer=cpu"]) == 0
     (shown,) = blocks("text")
     head, *_ = [row for row in capsys.readouterr().out.splitlines() if row.startswith("| model")]
     assert re.split(r"\s*\|\s*", head) == re.split(r"\s*\|\s*", shown.splitlines()[0])

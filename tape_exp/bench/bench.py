@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tape_exp.artifacts import runs
+from tape_exp.artifacts.artifact import Artifact
 from tape_exp.bench.board import Board
 from tape_exp.bench.tasks import SETS, chosen
 from tape_exp.experiments.bases import runnable
@@ -13,8 +15,6 @@ from tape_exp.experiments.grid import scale_and_seeds, take
 from tape_exp.experiments.local import Outcome
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper import runs
-from tape_exp.paper.artifact import Artifact
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records
 from tape_exp.runs.identity import PLACES, section_of
@@ -129,7 +129,7 @@ class Bench:
         """Run every rate at some seeds, or only those that are chosen."""
         board = self.board()
         records = self.records()
-        specs = runs.specs_of(
+        specs = runs.specs_of_artifacts(
             [board.artifact], self.scale, seeds, records=records, recorded=options.slurm
         )
         if at_choice:

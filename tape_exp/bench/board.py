@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
+from tape_exp.artifacts.artifact import Artifact
+from tape_exp.artifacts.captions import KNOWS_DIGITS
+from tape_exp.artifacts.cells import Cells
+from tape_exp.artifacts.rows import Row
 from tape_exp.bench.tasks import Entry
-from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.captions import KNOWS_DIGITS
-from tape_exp.paper.view import Row, View
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value, lead, over_samples, shared_seeds
 from tape_exp.results.store import commits
@@ -27,7 +28,7 @@ LEAST_TASKS = 5
 LEAST_SEEDS = 2
 ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates apart
 
-Cells = dict[str, dict[str, Cell]]
+CellsByModel = dict[str, dict[str, Cell]]
 """Model -> column -> what is in the cell."""
 
 
@@ -39,7 +40,7 @@ class RankTest:
     difference: float  # between two mean ranks, from which on they are told apart (Nemenyi, 5 %)
 
 
-class Board(View):
+class Board(Cells):
     """The recorded runs of a bench.
 
     At the first seed every model has every rate on every task; the lowest validation loss, on
@@ -202,7 +203,7 @@ class Board(View):
     def leads_table(self) -> Table:
         """Make the table of the paired difference of each model to RoPE on each task."""
         baseline = self.scores.get(BASELINE, {})
-        rows: Cells = {}
+        rows: CellsByModel = {}
         for model in self.order:
             if model == BASELINE:
                 continue
@@ -218,7 +219,7 @@ class Board(View):
 
     def rates_table(self) -> Table:
         """Make the table of the learning rate that each model has on each task."""
-        rows: Cells = {}
+        rows: CellsByModel = {}
         for model in self.order:
             rows[model] = {task: self._rate(model, task) for task in self.entries}
         caption = (
@@ -259,7 +260,7 @@ class Board(View):
         return scores
 
     def _table(
-        self, rows: Cells, names: Sequence[str], spec: dict[str, Any], caption: str
+        self, rows: CellsByModel, names: Sequence[str], spec: dict[str, Any], caption: str
     ) -> Table:
         """Make a table of these columns; ``spec`` is of those that are tasks."""
         columns = [Column("model")]

@@ -25,7 +25,7 @@ from tape_exp.settings.folders import CONF
 from tape_exp.settings.plugins import names_in
 
 
-def specs_of(words: Sequence[str]) -> list[RunSpec]:
+def specs_of_grid(words: Sequence[str]) -> list[RunSpec]:
     """A run for each combination of the words' values, after the runs that they begin from.
 
     Raises:

@@ -1,21 +1,17 @@
-"""The paper's tables and figures: ``tape-exp paper list | run | render | cost``, and
-``tape-exp compare``.
-"""
+"""The paper's tables and figures: ``tape-exp paper list | run | render | cost``."""
 
 import argparse
 import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from tape_exp.artifacts.artifact import load, names
+from tape_exp.artifacts.view import View
 from tape_exp.experiments.execute import add_options
-from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper.artifact import load, names
-from tape_exp.paper.view import View
-from tape_exp.results.store import add_records, read_records
+from tape_exp.results.store import read_records
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import one_of, warn
@@ -23,7 +19,6 @@ from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
 log = logging.getLogger("tape_exp")
-KEYS = "task= | model=a,b | scale= | seed=0,1 | key=value"
 
 
 @command
@@ -37,26 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seed=0,1 | key=value")
     only = "the runs of --dry-run whose name fits a pattern, such as '* 12 digits'"
     run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
-    side = commands.add_parser(
-        "compare",
-        prog="tape-exp compare",  # a command of its own
-        description="A table and figures of any models on any task: runs what has no record yet.",
-    )
-    side.add_argument("words", nargs="+", metavar=KEYS)
-    named = "of its files (default: compare_<task>, of a second one compare_<task>_2)"
-    side.add_argument("--name", default="", help=named)
-    kept = "keep records, table and figures in results/ (default: <runs>/.compare)"
-    side.add_argument("--record", action="store_true", help=kept)
-    columns = "the columns (default: the main results)"
-    side.add_argument("--metrics", default="", metavar="a,b", help=columns)
-    for one in (run, side):
-        add_options(one)
+    add_options(run)
     draw = commands.add_parser("render", help="draw tables and figures from the committed records")
     draw.add_argument("words", nargs="*", metavar="artifact")
     kinds = "further files, as in tex,pdf: tex of tables, pdf, png of figures"
     draw.add_argument("--formats", default="", help=kinds)
     commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale")
-    given = as_flags(sys.argv[1:] if arguments is None else arguments, ["metrics"])
+    given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] not in commands.choices:
         parser.parse_args(given)  # prints the help, or raises
     name, *words = given
@@ -80,13 +62,13 @@ def list_artifacts(options: argparse.Namespace) -> int:
 
 def run_artifacts(options: argparse.Namespace) -> int:
     """Run what artifacts lack, then render; status 1 if a run failed, 85 if time ran out."""
+    from tape_exp.artifacts import requests, runs
     from tape_exp.experiments import bases, execute, grid
-    from tape_exp.paper import requests, runs
 
     execute.check_options(options)
     words = grid.run_words(options.words)
     asked = requests.requested(words)
-    specs = runs.specs_of(*asked, only=options.only, recorded=options.slurm)
+    specs = runs.specs_of_artifacts(*asked, only=options.only, recorded=options.slurm)
     able = bases.runnable(specs, all_of_them=True)
     outcome = execute.execute(able, options, ["paper", "run", *options.words])
     if outcome is None:
@@ -95,52 +77,12 @@ def run_artifacts(options: argparse.Namespace) -> int:
     return outcome.status()
 
 
-def compare_models(options: argparse.Namespace) -> int:
-    """Run what a comparison lacks, write its table and figures, and print the table."""
-    from tape_exp.experiments import bases, execute, grid
-    from tape_exp.paper import compare, runs
-
-    execute.check_options(options)
-    words = grid.run_words(options.words)
-    metrics = [*filter(None, options.metrics.split(","))]
-    artifact, scale, seeds = compare.requested(words, options.name, metrics)
-    chosen = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
-    own = Path(*chosen or ["runs"]).expanduser()
-    into = folders.RESULTS if options.record else own / ".compare"
-    artifact = replace(artifact, name=compare.free_name(artifact, into, options.name))
-    status = 0
-    view = compare.view_of(artifact, compare.recorded(own, into), seeds)
-    compare.check_columns(view)
-    known = view.every_run
-    specs = runs.specs_of([artifact], scale, seeds, records=known, recorded=options.slurm)
-    if options.dry_run or not all(spec.recorded for spec in specs):
-        able = bases.runnable(specs, all_of_them=True)
-        command = ["compare", *options.words]
-        outcome = execute.execute(able, options, command, into / "records")
-        if outcome is None:
-            return 0
-        status = outcome.status()
-        view = compare.view_of(artifact, compare.recorded(own, into), seeds)
-    if options.record:
-        committed = {run["run"] for run in read_records()}
-        shown = view.every_run
-        add_records(into / "records", [run for run in shown if run["run"] not in committed])
-    if not view.all_runs or view.table is None:
-        print("There is no table: none of these runs is recorded.", file=sys.stderr)
-        return status or 1
-    warn_of_empty_columns(view)
-    every = compare.view_of(artifact, compare.recorded(own, into), seeds, every=True)
-    paths = compare.write(artifact, every, into)
-    print(f"\n{view.table.terminal()}", *paths, sep="\n")
-    return status
-
-
 def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     """Write tables, figures and the overview of results/ at every scale that has records: of the
     chosen artifacts, or of all.
     """
+    from tape_exp.artifacts.figures import draw_all, figures
     from tape_exp.paper import pages
-    from tape_exp.paper.figures import draw_all, figures
     from tape_exp.results.latex import latex
 
     for kind in formats:
@@ -164,7 +106,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
             table = view.table
             stem = f"{name}-{view.scale}"
             assert table is not None  # of what is shown
-            warn_of_empty_columns(view)
+            view.warn_of_empty_columns()
             write_atomically(results / "tables" / f"{stem}.csv", table.csv())
             if "tex" in formats:
                 write_atomically(results / "tables" / f"{stem}.tex", latex(table, stem))
@@ -183,23 +125,20 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     return 0 if written else 1
 
 
-def warn_of_empty_columns(view: View) -> None:
-    """Say which columns show a metric that no run has."""
-    for column in view.empty_columns():
-        warn(f"{view.artifact.name}: no run has what column {column} shows.")
-
-
 def write_costs(options: argparse.Namespace) -> int:
     """Write results/costs.json: GPU-hours to train each artifact's runs and their bases."""
+    from tape_exp.artifacts import runs
     from tape_exp.experiments.bases import key_of
     from tape_exp.machine.hardware import PEAKS
-    from tape_exp.paper import runs
     from tape_exp.training import plan
 
     known: dict[str, float] = {}
     needed = {}
     for artifact in [a for a in map(load, names()) if a.rows and "paper" in a.scales]:
-        specs = {key_of(spec): spec for spec in runs.specs_of([artifact], "paper", [0], records=[])}
+        specs = {
+            key_of(spec): spec
+            for spec in runs.specs_of_artifacts([artifact], "paper", [0], records=[])
+        }
         for key in specs.keys() - known.keys():
             decoder, task = plan.blank_parts(specs[key].config)
             flops = plan.flops_per_token(decoder, task, recompute=False) if task.trains else 0.0
@@ -215,7 +154,6 @@ def write_costs(options: argparse.Namespace) -> int:
 COMMANDS = {
     "list": list_artifacts,
     "run": run_artifacts,
-    "compare": compare_models,
     "render": lambda options: render(options.words, [*filter(None, options.formats.split(","))]),
     "cost": write_costs,
 }

@@ -5,19 +5,20 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
-from tape_exp.paper import special
-from tape_exp.paper.artifact import Claim
+from tape_exp.artifacts.artifact import Claim, paper_value
+from tape_exp.artifacts.rows import Row, fill
+from tape_exp.artifacts.view import View
 from tape_exp.paper.verdicts import Contest, Verdict, decide
-from tape_exp.paper.view import Row, View, fill, paper_value
 from tape_exp.results.statistics import Value, mean_log
 from tape_exp.results.tables import Column
+from tape_exp.settings.construct import function_at
 from tape_exp.settings.naming import display_name
 
 
 def verdict(view: View, claim: Claim) -> Verdict:
     """The verdict on a claim of an artifact at a scale."""
     if claim.rule:
-        return special.VERDICTS[claim.rule](view, claim)
+        return function_at(claim.rule, f"rule of {view.artifact.name}")(view, claim)
     on_builtin = view.scale == "smoke" or "builtin" in view.lookup("task.source")
     return decide([*contests(view, claim)], claim.builtin if on_builtin else "")
 
@@ -136,8 +137,8 @@ def contest(
     labels = {**column.at, **(of_favourite.labels if of_favourite else {})}
     published_where = name_of(claim.paper_at or at.title, labels | papers_place(view, column))
     if claim.published:
-        published_where, extra_lengths = special.PUBLISHED[claim.published](view)
-        published = {**extra_lengths}
+        papers_numbers = function_at(claim.published, f"published of {view.artifact.name}")
+        published_where, published = papers_numbers(view)
     if published.get(claim.paper_label):
         published[match.favourite] = published[claim.paper_label]
     title = at.title
@@ -184,7 +185,7 @@ def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
 def floor_of(view: View, claim: Claim, column: Column) -> float | None:
     """What is reached without solving anything: a number, or a rule's by the column."""
     if isinstance(claim.floor, str):
-        return special.FLOORS[claim.floor](view, column)
+        return function_at(claim.floor, f"floor of {view.artifact.name}")(view, column)
     return claim.floor
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from tabulate import tabulate
 
+from tape_exp.artifacts.artifact import Artifact, Claim, load, names
+from tape_exp.artifacts.rows import label_of
+from tape_exp.artifacts.view import View
 from tape_exp.paper import verdicts
-from tape_exp.paper.artifact import Artifact, Claim, load, names
 from tape_exp.paper.claims import verdict
 from tape_exp.paper.verdicts import Verdict
-from tape_exp.paper.view import View, label_of
+from tape_exp.results.index import RecordIndex
 from tape_exp.results.record import Record
 from tape_exp.results.tables import Cell, Column, Table, span
 from tape_exp.settings import folders
@@ -42,8 +44,9 @@ class Judgement:
 
 def judged(records: Sequence[Record]) -> Iterator[tuple[Artifact, list[View], list[Judgement]]]:
     """Every artifact, at each scale at which there is something to show, and its judgements."""
+    index = RecordIndex(records)
     for artifact in map(load, names()):
-        every = [View(artifact, scale, records) for scale in artifact.scales]
+        every = [View(artifact, scale, index) for scale in artifact.scales]
         shown = [view for view in every if view.table is not None]
         judgements = [judgement(artifact, shown, claim) for claim in artifact.claims]
         last = shown[-1].scale if shown else ""

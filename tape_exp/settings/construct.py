@@ -48,6 +48,21 @@ def build(node: Any, section: str, *, also: Sequence[str] = (), **passed: Any) -
     return cls(**passed, **{key: getattr(checked, key) for key in checked.model_fields_set})
 
 
+def function_at(path: str, key: str) -> Any:
+    """Import the function that a key of a YAML names by its path, ``my_package.module.function``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: there is no function {path} ({error}); give its whole path, as in "
+            "my_package.module.function."
+        ) from error
+
+
 def locate(target: Any, section: str) -> type:
     """Import the class that ``<section>._target_`` names, which must be a subclass of its kind.
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
-from tape_exp.paper.special import theory
 from tape_exp.runs.manifest import environment_info
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
 from tape_exp.settings.parser import ArgumentParser
+from tape_exp.theory import tables
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
 
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
     finally:
         torch.set_num_threads(threads)
-    for table in (theory.theorem, theory.propositions):
+    for table in (tables.theorem, tables.propositions):
         print(table(record).markdown(), end="\n\n")
     if given.record:
         path = folders.RESULTS / "theory.json"

@@ -11,8 +11,8 @@ from tape_exp.experiments import local
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tests.artifacts.fakes import record, train_here
 from tests.conftest import SMALL
-from tests.paper.fakes import record, train_here
 
 TINY = [*SMALL, "task.optim.max_steps=2", "task.samples_per_length=4", "task.train_length=4"]
 TINY += ["task.lengths=[4,8]", "logger=none", "trainer=cpu"]

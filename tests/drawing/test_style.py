@@ -2,8 +2,8 @@
 
 import pytest
 
+from tape_exp.artifacts.artifact import Artifact, load, names
 from tape_exp.drawing.style import DASHES, FAMILIES, styles_of
-from tape_exp.paper.artifact import Artifact, load, names
 from tape_exp.settings.folders import CONF
 
 MINE = ["mine", "mine too", "a third"]

@@ -4,12 +4,12 @@ import shlex
 
 import pytest
 
+from tape_exp.artifacts import runs as room
+from tape_exp.artifacts.artifact import load
+from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.experiments.bases import bases
 from tape_exp.experiments.grid import combinations
 from tape_exp.experiments.slurm import sweep_folder
-from tape_exp.paper import runs as room
-from tape_exp.paper.artifact import load
-from tape_exp.paper.requests import specs_of
 from tape_exp.results.record import Record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
@@ -42,7 +42,7 @@ def test_commas_ranges_and_globs_are_hydras():
     ],
 )
 def test_the_last_word_of_a_key_counts_and_those_for_sbatch_name_no_run(words, runs):
-    assert [job.line for job in specs_of(words)] == runs
+    assert [job.line for job in specs_of_words(words)] == runs
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_last_word_of_a_key_counts_and_those_for_sbatch_name_no_run(words, r
 )
 def test_words_that_name_no_runs(words, told):
     with pytest.raises(ConfigError) as error:
-        specs_of(words.split())
+        specs_of_words(words.split())
     assert told in str(error.value)
 
 
@@ -82,7 +82,7 @@ def test_each_combination_is_one_run(words, runs):
 @pytest.mark.slow
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
     monkeypatch.setattr(room, "read_records", list)
-    jobs = specs_of(["tab_shift", "seed=4", f"runs={tmp_path}"])
+    jobs = specs_of_words(["tab_shift", "seed=4", f"runs={tmp_path}"])
     models = load("tab_shift").rows["model"]
     assert [job.level for job in jobs] == [0] * len(models) + [1] * len(models)
     assert {(job.config.task.name, job.config.model.name) for job in jobs[: len(models)]} == {
@@ -97,14 +97,14 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
     directory.open({})
     (directory.checkpoints / "step00000008.ckpt").touch()
     finish(directory)
-    later = specs_of(["tab_shift", "seed=4", f"runs={tmp_path}"])
+    later = specs_of_words(["tab_shift", "seed=4", f"runs={tmp_path}"])
     (started,) = [job for job in later if job.level and job.folder]
     assert started.config.model == base.config.model
 
 
 @pytest.mark.slow
 def test_recorded_runs_of_an_artifact_are_done():
-    jobs = specs_of(["fig_addition", "scale=smoke", "seed=0"])
+    jobs = specs_of_words(["fig_addition", "scale=smoke", "seed=0"])
     assert len(jobs) == len(load("fig_addition").rows["model"])
     assert all(job.done for job in jobs)
 
@@ -113,7 +113,7 @@ def test_recorded_runs_of_an_artifact_are_done():
 def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, tmp_path):
     words = ["tab_shift", "seed=5,4", f"runs={tmp_path}"]
     monkeypatch.setattr(room, "read_records", list)
-    jobs = specs_of(words)
+    jobs = specs_of_words(words)
     assert not any(job.recorded for job in jobs)
     bases = [i for i, job in enumerate(jobs) if job.level == 0]
     rest = [i for i, job in enumerate(jobs) if job.level == 1]
@@ -121,7 +121,7 @@ def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, t
     monkeypatch.setattr(
         room, "read_records", lambda: [record_of(jobs[i]) for i in (bases[1], rest[0])]
     )
-    later = specs_of(words)
+    later = specs_of_words(words)
     assert [job.line for job in later] == [job.line for job in jobs]
     assert sweep_folder(later) == sweep_folder(jobs)
     assert [i for i, job in enumerate(later) if job.recorded] == [bases[0], rest[0]], (

@@ -11,8 +11,8 @@ import pytest
 
 from tape_exp.__main__ import COMMANDS
 from tape_exp.experiments import cluster, submit_file
-from tape_exp.experiments.__main__ import main
 from tape_exp.settings.folders import ROOT
+from tape_exp.sweep import main
 
 LAUNCH = ROOT / "launch"
 SCRIPTS = sorted([*LAUNCH.rglob("*.sh"), *LAUNCH.glob("*.sbatch")])

@@ -5,13 +5,13 @@ import json
 import pytest
 from filelock import FileLock
 
+from tape_exp.artifacts import runs as room
+from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.experiments import slurm, status
-from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.slurm import sweep_folder
-from tape_exp.paper import runs as room
-from tape_exp.paper.requests import specs_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
+from tape_exp.sweep import main
 from tests.conftest import finish
 
 
@@ -28,7 +28,7 @@ def queue(monkeypatch):
 def grid(tmp_path, queue):
     """(words, jobs) of six runs of 100 steps."""
     words = ["model=rope,nope,alibi", "seed=0,1", "task.optim.max_steps=100", f"runs={tmp_path}"]
-    return words, specs_of(words)
+    return words, specs_of_words(words)
 
 
 def begin(job, steps=40):
@@ -132,7 +132,7 @@ def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path
     monkeypatch.setattr(room, "read_records", list)
     words = ["fig_dp_layers", "seed=5", f"runs={tmp_path}"]
     assert main(["sweep", "--dirty", *words]) == 0
-    base, started = specs_of(words)
+    base, started = specs_of_words(words)
     assert main(["status", "--runs", str(tmp_path)]) == 0
     assert "starts from a run that is not finished" in capsys.readouterr().out
     directory = RunDirectory(base.config)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.experiments import cluster, snapshot
 from tape_exp.experiments import slurm as room
-from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.run_spec import read_specs
-from tape_exp.paper.requests import specs_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.folders import ROOT
+from tape_exp.sweep import main
 from tests.conftest import finish
 
 
@@ -70,7 +70,7 @@ def run_task(script: Path, number: int, **options) -> subprocess.CompletedProces
 
 def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     words = ["model=rope,nope", "seed=0,1,2", f"runs={slurm}/runs"]
-    jobs = specs_of(words)
+    jobs = specs_of_words(words)
     finish(RunDirectory(jobs[0].config))
     (slurm / "squeue.says").write_text("3 RUNNING 40\n4 PENDING 40\n")
     assert main(["sweep", *words, "--cap", "2"]) == 0
@@ -87,7 +87,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
 
 def test_finished_runs_that_are_to_be_made_anew_are_submitted(slurm, capsys):
     words = ["model=rope", "seed=0,1", f"runs={slurm}/runs"]
-    finish(RunDirectory(specs_of(words)[0].config))
+    finish(RunDirectory(specs_of_words(words)[0].config))
     assert main(["sweep", *words, "rerun=true"]) == 0
     assert "2 runs: 0 done, 0 in the queue, 2 to submit." in capsys.readouterr().out
 
@@ -97,10 +97,10 @@ def test_the_list_of_runs_has_their_words_folders_and_steps(slurm):
     assert main(["sweep", *words]) == 0
     folder = only_sweep(slurm / "runs")
     lines = (folder / "jobs.tsv").read_text().splitlines()
-    for job, line in zip(specs_of(words), lines, strict=True):
+    for job, line in zip(specs_of_words(words), lines, strict=True):
         run = f"arithmetic/smoke/{job.config.model.name}/{job.folder.name}"
         assert line == f"{shlex.join(job.overrides)}\t{run}\t70\t"
-    for read, job in zip(read_specs(folder), specs_of(words), strict=True):
+    for read, job in zip(read_specs(folder), specs_of_words(words), strict=True):
         assert (read.overrides, read.folder, read.steps) == (job.overrides, job.folder, 70)
 
 
@@ -118,7 +118,7 @@ def test_the_list_of_runs_has_their_words_folders_and_steps(slurm):
 )
 def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitted):
     """Tasks 0 and 1 are the bases of 2 and 3."""
-    monkeypatch.setattr("tape_exp.paper.runs.read_records", list)
+    monkeypatch.setattr("tape_exp.artifacts.runs.read_records", list)
     (slurm / "squeue.says").write_text(queue)
     assert main(["sweep", "fig_dp_layers", f"runs={slurm}/runs", "seed=5,6", "--cap", "16"]) == 0
     script = only_sweep(slurm / "runs") / "script.sh"
@@ -126,7 +126,7 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
 
 
 def test_a_sweep_begins_after_other_jobs(slurm, monkeypatch):
-    monkeypatch.setattr("tape_exp.paper.runs.read_records", list)
+    monkeypatch.setattr("tape_exp.artifacts.runs.read_records", list)
     words = ["fig_dp_layers", f"runs={slurm}/runs", "seed=5,6", "--cap", "16"]
     assert main(["sweep", *words, "--after", "7:8"]) == 0
     first, second = calls(slurm, "sbatch")
@@ -174,7 +174,7 @@ def test_dry_run_prints_the_script_and_writes_nothing(slurm, capsys):
 def test_dry_run_shows_what_would_be_submitted_in_order(slurm, capsys):
     """Bases first, and nothing that is done or in the queue; also where there is no SLURM."""
     words = ["task=patterns", "checkpoint=c4", "model=rope,tape,nope", f"runs={slurm}/runs"]
-    jobs = specs_of(words)
+    jobs = specs_of_words(words)
     assert [job.config.task.name for job in jobs] == ["c4"] * 3 + ["patterns"] * 3
     base = RunDirectory(jobs[0].config)
     base.open({})
@@ -209,19 +209,19 @@ def test_dry_run_says_that_changes_will_be_refused(slurm, monkeypatch, capsys):
 
 def test_a_base_of_other_settings_that_is_finished_is_the_one_to_begin_from(slurm):
     words = ["checkpoint=c4", "model=rope", f"runs={slurm}/runs"]
-    (other,) = specs_of(["task=c4", "task.optim.lr=0.01", *words[1:]])
+    (other,) = specs_of_words(["task=c4", "task.optim.lr=0.01", *words[1:]])
     base = RunDirectory(other.config)
     base.open({})
     (base.checkpoints / "step00000008.ckpt").touch()
     finish(base)
-    (job,) = specs_of(["task=patterns", *words])
+    (job,) = specs_of_words(["task=patterns", *words])
     assert job.folder == RunDirectory(job.config).path
 
 
 def test_where_nothing_is_to_be_submitted_no_code_is_copied(slurm, monkeypatch, capsys):
     monkeypatch.setattr(room, "snapshot", None)
     words = ["model=rope", "seed=0", f"runs={slurm}/runs"]
-    finish(RunDirectory(specs_of(words)[0].config))
+    finish(RunDirectory(specs_of_words(words)[0].config))
     assert main(["sweep", *words]) == 0
     assert "1 runs: 1 done, 0 in the queue, 0 to submit." in capsys.readouterr().out
 
@@ -248,7 +248,7 @@ def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status
     assert done.returncode == status, done.stderr
     ran = shlex.split(calls(slurm, "srun")[0])
     assert ran[1:3] == [sys.executable, str(ROOT / "train.py")]
-    assert ran[3:] == specs_of(words)[1].overrides
+    assert ran[3:] == specs_of_words(words)[1].overrides
     assert calls(slurm, "scontrol") == (["requeue 7_1"] if requeued else [])
 
 

@@ -6,23 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from tape_exp.artifacts import __main__ as compare
+from tape_exp.artifacts import comparison
+from tape_exp.artifacts import runs as room
+from tape_exp.artifacts.artifact import load
+from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.bench import __main__ as bench
 from tape_exp.experiments import cluster as cluster_module
 from tape_exp.experiments import local, slurm
-from tape_exp.experiments.__main__ import main
 from tape_exp.experiments.execute import execute
 from tape_exp.experiments.run_spec import read_specs
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import compare
-from tape_exp.paper import runs as room
-from tape_exp.paper.artifact import load
-from tape_exp.paper.requests import specs_of
 from tape_exp.results.store import read_records
 from tape_exp.settings import folders
 from tape_exp.settings.folders import ROOT
+from tape_exp.sweep import main
 from tape_exp.tune import __main__ as tune
+from tests.artifacts.fakes import train_here
 from tests.conftest import SMALL
-from tests.paper.fakes import train_here
 
 TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
 TINY += ["task.optim.max_steps=2", "logger=none", "trainer=cpu"]
@@ -54,7 +55,7 @@ def sweep_of(arguments: list[str]) -> Path:
 def test_a_comparison_is_submitted_with_each_of_its_values(cluster, tmp_path, capsys):
     words = ["task=arithmetic", "model=rope,nope", "task.optim.lr=0.011,0.022", "seed=0,1"]
     words += [f"runs={tmp_path}", "slurm.mem=7G"]
-    assert paper.main(["compare", *words, "--slurm", "--after", "17:18"]) == 0
+    assert compare.main([*words, "--slurm", "--after", "17:18"]) == 0
     (arguments,) = cluster
     assert arguments[0] == "--array=0,1,2,3,4,5,6,7%64"
     assert arguments[1] == "--dependency=afterany:17:18"
@@ -70,11 +71,11 @@ def test_a_comparison_is_submitted_with_each_of_its_values(cluster, tmp_path, ca
 
 def test_values_of_other_keys_are_rows_of_a_comparison():
     words = ["task=arithmetic", "model=rope", "task.optim.lr=0.001,0.002", "seed=0,1"]
-    artifact, scale, seeds = compare.requested(words)
+    artifact, scale, seeds = comparison.requested(words)
     assert (scale, seeds) == ("smoke", [0, 1])
     assert [*artifact.rows] == ["task.optim.lr", "model"]
     assert artifact.overrides == ["task=arithmetic"]
-    specs = room.specs_of([artifact], scale, seeds, records=[])
+    specs = room.specs_of_artifacts([artifact], scale, seeds, records=[])
     assert [spec.config.task.optim.lr for spec in specs] == [0.001, 0.002] * 2
 
 
@@ -124,7 +125,7 @@ def test_a_grid_runs_here_once_and_is_collected(tmp_path, monkeypatch, capsys):
     assert "0 collected, 0 recorded before, 2 not finished." in capsys.readouterr().out
     monkeypatch.setattr(local, "start", train_here)
     assert main(["sweep", *words, "--cores", "2"]) == 0
-    assert all(spec.done for spec in specs_of(words))
+    assert all(spec.done for spec in specs_of_words(words))
     assert not (tmp_path / "results").exists()
     monkeypatch.setattr(local, "start", None)  # nothing runs again
     assert main(["sweep", *words, "--cores", "2"]) == 0
@@ -139,7 +140,7 @@ def test_paper_run_collects_what_is_finished_before_anything_runs(tmp_path, monk
     """An artifact's run that train.py made is recorded, not made again."""
     artifact = load("fig_addition")
     extra = [*TINY, f"runs={tmp_path}/runs"]
-    specs = room.specs_of([artifact], "smoke", [0], extra, records=[])[:2]
+    specs = room.specs_of_artifacts([artifact], "smoke", [0], extra, records=[])[:2]
     train_here(specs[0], False)
     began = []
 
@@ -160,7 +161,7 @@ def test_paper_run_collects_what_is_finished_before_anything_runs(tmp_path, monk
     ("main", "words", "count"),
     [
         (main, ["sweep", "task=arithmetic", "model=rope,nope", "--cores=2"], 2),
-        (paper.main, ["compare", "task=arithmetic", "model=rope,nope", "seed=70,71"], 4),
+        (compare.main, ["task=arithmetic", "model=rope,nope", "seed=70,71"], 4),
         (paper.main, ["run", "fig_addition", "--only=rope", "seed=70"], 1),
         (bench.main, ["model=rope,nope", "--tasks=copy,sort", "--rates=0.001", "seed=70,71"], 4),
     ],
@@ -173,7 +174,7 @@ def test_a_dry_run_shows_what_is_missing_and_begins_nothing(main, words, count, 
 
 def test_a_dry_run_with_slurm_submits_nothing(cluster, tmp_path, capsys):
     words = ["task=arithmetic", "model=rope", "seed=70", f"runs={tmp_path}", "--slurm"]
-    assert paper.main(["compare", *words, "--dry-run"]) == 0
+    assert compare.main([*words, "--dry-run"]) == 0
     assert "1 runs: 0 done, 0 in the queue, 1 to submit." in capsys.readouterr().out
     assert cluster == []
 
@@ -205,7 +206,7 @@ def test_a_wrong_option_is_one_sentence(words, told, capsys):
     ("main", "words"),
     [
         (paper.main, ["run", "fig_addition"]),
-        (paper.main, ["compare", "task=arithmetic", "model=rope"]),
+        (compare.main, ["task=arithmetic", "model=rope"]),
         (bench.main, ["model=rope"]),
         (tune.main, ["model=rope", "task=arithmetic", "--space=rates"]),
     ],

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tape_exp.artifacts.artifact import reported
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import ARCH, randomise
 from tape_exp.models.decoder import Decoder
@@ -19,7 +20,6 @@ from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_complex import ComplexTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
-from tape_exp.paper.artifact import reported
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from tape_exp.artifacts.artifact import load, names
+from tape_exp.artifacts.view import View
 from tape_exp.paper import claims, verdicts
-from tape_exp.paper.artifact import load, names
 from tape_exp.paper.claims import contests
 from tape_exp.paper.verdicts import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest, decide
-from tape_exp.paper.view import View
 from tape_exp.results.statistics import Value, over_seeds
 from tape_exp.results.store import read_records
-from tests.paper.fakes import addition, record, runs, view
+from tests.artifacts.fakes import addition, record, runs, view
 
 
 def verdict(view: View) -> verdicts.Verdict:

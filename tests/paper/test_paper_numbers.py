@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tape_exp.paper import artifact
+from tape_exp.artifacts import artifact
 from tape_exp.settings.folders import ROOT
 from tests.settings.test_config import RECIPES
 

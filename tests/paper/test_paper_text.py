@@ -2,7 +2,7 @@
 
 import pytest
 
-from tape_exp.paper import artifact
+from tape_exp.artifacts import artifact
 from tape_exp.paper.special.scrolls import naive_score
 
 

@@ -10,8 +10,8 @@ from tape_exp.results.store import merged, read_records
 from tape_exp.runs.identity import recorded_config, recorded_overrides, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.naming import literal
-from tests.paper.fakes import addition
-from tests.paper.fakes import view as view_of
+from tests.artifacts.fakes import addition
+from tests.artifacts.fakes import view as view_of
 
 WORDS = ["model=rope", "task=arithmetic", "scale=smoke"]
 

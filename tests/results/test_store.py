@@ -13,7 +13,7 @@ from tape_exp.results.store import (
 )
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
-from tests.paper.fakes import record, runs
+from tests.artifacts.fakes import record, runs
 
 
 def test_a_record_is_a_line_and_one_of_the_same_run_is_replaced(tmp_path):

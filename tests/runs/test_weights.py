@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp import export
+from tape_exp.artifacts import comparison
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE
-from tape_exp.paper import compare
 from tape_exp.results.record import Record
 from tape_exp.runs import loading, starting_weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO
@@ -389,7 +389,7 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert record["llama"] == record["begun_from"]
     own = ["task=extend", *on_text(text_folder, "extend", llama=True), *words]
     own += ["task.optim.max_steps=2"]
-    view = compare.view_of(compare.requested(own)[0], [Record(record)], [0])
+    view = comparison.view_of(comparison.requested(own)[0], [Record(record)], [0])
     assert view.runs(view.rows[0]) == [record]  # what has run is found
     _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", task="github")
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random

@@ -12,9 +12,9 @@ from lightning.pytorch.callbacks import LambdaCallback
 from omegaconf import OmegaConf
 
 from tape_exp import check, library
+from tape_exp.artifacts import __main__ as compare
 from tape_exp.experiments import local
 from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
-from tape_exp.paper import __main__ as paper
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings import plugins
@@ -26,7 +26,7 @@ from tape_exp.settings.naming import display_name
 from tape_exp.settings.schema import Arch
 from tape_exp.training.loaded import load
 from tape_exp.training.run import run
-from tests.paper.fakes import train_here
+from tests.artifacts.fakes import train_here
 
 EXAMPLE = ROOT / "examples" / "my_pe"
 SEARCHED = "hydra.searchpath=[pkg://my_pe.conf]"
@@ -281,15 +281,15 @@ def test_a_comparison_tells_of_edited_encodings_and_makes_their_runs_anew(
     monkeypatch.setattr(local, "start", train_here)
     _, edit = ripple
     words = ["hydra.searchpath=[pkg://theirs.conf]", "task=arithmetic", "model=ripple,rope"]
-    command = ["compare", *words, *SMALL[1:], f"runs={site}/c", "metrics=val/loss"]
-    assert paper.main(command) == 0
+    command = [*words, *SMALL[1:], f"runs={site}/c", "metrics=val/loss"]
+    assert compare.main(command) == 0
     edit()
     monkeypatch.setattr(local, "start", None)  # nothing runs again
-    assert paper.main(command) == 0
+    assert compare.main(command) == 0
     told = "runs are recorded with another version of ripple.py; rerun=true runs them anew."
     assert told in capsys.readouterr().err
     monkeypatch.setattr(local, "start", train_here)
-    assert paper.main([*command, "rerun=true"]) == 0
+    assert compare.main([*command, "rerun=true"]) == 0
     monkeypatch.setattr(local, "start", None)
-    assert paper.main(command) == 0
+    assert compare.main(command) == 0
     assert capsys.readouterr().err == ""

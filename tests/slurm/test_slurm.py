@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tape_exp.experiments.__main__ import main
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
+from tape_exp.sweep import main
 from tests.conftest import SMALL
 from tests.slurm.cluster import ask, cluster, missing, wait_for
 

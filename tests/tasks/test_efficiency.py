@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from tape_exp.artifacts.artifact import reported
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.paper.artifact import reported
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.efficiency import paper_convention, true_flops
 from tests.conftest import make_decoder

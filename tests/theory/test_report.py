@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tape_exp.paper.artifact import load
-from tape_exp.paper.view import View
+from tape_exp.artifacts.artifact import load
+from tape_exp.artifacts.view import View
 from tape_exp.settings import folders
 from tape_exp.theory import PROPERTIES
 from tape_exp.theory import __main__ as report

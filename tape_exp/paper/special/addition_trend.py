@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from tape_exp.paper.artifact import reported
+from tape_exp.artifacts.artifact import reported
 from tape_exp.results.derived import extra_length
 from tape_exp.results.statistics import Value
 
 if TYPE_CHECKING:
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.view import View
 
 PAPERS_FIGURES = {20: "fig_addition_20", 40: "fig_addition"}  # of addition, by trained digits
 

@@ -12,7 +12,7 @@ from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.view import View
 
 
 def ranked(view: "View", table: Table) -> Table:

@@ -7,7 +7,7 @@ from tape_exp.results.statistics import lowest
 from tape_exp.results.tables import Column, Table
 
 if TYPE_CHECKING:
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.view import View
 
 
 def chosen(view: "View", table: Table) -> Table:

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from tape_exp.artifacts.artifact import Claim
 from tape_exp.paper import verdicts
-from tape_exp.paper.artifact import Claim
 from tape_exp.results.statistics import Value
 
 if TYPE_CHECKING:
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.view import View
 
 
 COUNTS = {  # what a verdict calls a count -> the columns of it, the paper's and ours

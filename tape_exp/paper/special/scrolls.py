@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape_exp.paper.artifact import reported
+from tape_exp.artifacts.artifact import reported
 from tape_exp.results.tables import Column
 
 if TYPE_CHECKING:
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.view import View
 
 
 def scrolls_floor(view: "View", column: Column) -> float | None:

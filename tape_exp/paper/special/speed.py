@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tape_exp.artifacts.artifact import Claim
 from tape_exp.machine.files import read_jsonl
 from tape_exp.paper import verdicts
-from tape_exp.paper.artifact import Claim
 from tape_exp.results.statistics import Value
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
 
 if TYPE_CHECKING:
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.view import View
 
 
 def speed_records(scale: str) -> list[dict[str, Any]]:

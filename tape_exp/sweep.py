@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def sweep(arguments: Sequence[str]) -> int:
     """Submit the runs that are missing to SLURM, or run them here with ``--cores``."""
+    from tape_exp.artifacts.requests import specs_of_words
     from tape_exp.experiments import bases, execute
-    from tape_exp.paper.requests import specs_of
 
     parser = ArgumentParser(
         "tape-exp sweep",
@@ -35,7 +35,7 @@ def sweep(arguments: Sequence[str]) -> int:
     options.slurm = options.slurm or not options.cores
     execute.check_options(options)
     set_up_logging()
-    specs = bases.runnable(specs_of(options.words), all_of_them=options.slurm)
+    specs = bases.runnable(specs_of_words(options.words), all_of_them=options.slurm)
     outcome = execute.make(specs, options, ["sweep", *options.words])
     return outcome.status() if outcome else 0
 
@@ -49,18 +49,18 @@ def show_status(arguments: Sequence[str]) -> int:
     if not options.words:
         status.print_sweeps(options.runs)
         return 0
+    from tape_exp.artifacts.requests import specs_of_words  # imports Hydra
     from tape_exp.experiments import slurm
-    from tape_exp.paper.requests import specs_of  # imports Hydra
 
-    specs = specs_of(options.words)
+    specs = specs_of_words(options.words)
     status.print_sweep(specs, slurm.sweep_folder(specs))
     return 0
 
 
 def collect_runs(arguments: Sequence[str]) -> int:
     """Copy the records of finished runs to results/; status 1 where some are not finished."""
+    from tape_exp.artifacts.requests import specs_of_words
     from tape_exp.experiments.collect import collect
-    from tape_exp.paper.requests import specs_of
 
     parser = ArgumentParser(
         "tape-exp collect",
@@ -68,7 +68,7 @@ def collect_runs(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("words", nargs="+", metavar=WORDS)
     options = parser.parse_intermixed_args(arguments)
-    specs = specs_of(options.words)
+    specs = specs_of_words(options.words)
     recorded = sum(spec.recorded for spec in specs)
     missing = collect(specs)
     copied = len(specs) - recorded - len(missing)

@@ -1,4 +1,4 @@
-"""theory and theory_propositions: the report of ``tape-exp theory --record``."""
+"""The tables of ``tape-exp theory``: the artifacts theory and theory_propositions."""
 
 import json
 import re
@@ -10,36 +10,43 @@ from tape_exp.results.statistics import Value
 from tape_exp.results.store import commits
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
+from tape_exp.theory import HOLDS, PROPERTIES
 
 if TYPE_CHECKING:
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.view import View
 
 
-def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], Table | None]:
-    """The table of what ``tape-exp theory --record`` left, which has no scale."""
+def theorem_of_record(view: "View") -> Table | None:
+    """Make the table of theory; None where nothing is recorded."""
+    return of_record(view, theorem)
 
-    def table(view: "View") -> Table | None:
-        path = folders.RESULTS / "theory.json"
-        if not path.exists():
-            return None
-        report = json.loads(path.read_text(encoding="utf-8"))
-        theorem = report["theorem"]
-        facts = {
-            **theorem,
-            **theorem["exhaustive"],
-            "longest": theorem["lengths"][-1],
-            "never": f"{theorem['never'][-1]:.2f}",
-            "seconds": f"{theorem['seconds']:.2f}",
-            "cpu": report["hardware"]["cpu"],
-        }
-        caption = re.sub(r"\{(\w+)\}", lambda m: str(facts[m[1]]), view.artifact.caption)
-        return replace(make(report), caption=f"{view.artifact.title}. {caption}")
 
-    return table
+def propositions_of_record(view: "View") -> Table | None:
+    """Make the table of theory_propositions; None where nothing is recorded."""
+    return of_record(view, propositions)
+
+
+def of_record(view: "View", make: Callable[[Mapping[str, Any]], Table]) -> Table | None:
+    """Make a table of what ``tape-exp theory --record`` left, which has no scale."""
+    path = folders.RESULTS / "theory.json"
+    if not path.exists():
+        return None
+    report = json.loads(path.read_text(encoding="utf-8"))
+    proved = report["theorem"]
+    facts = {
+        **proved,
+        **proved["exhaustive"],
+        "longest": proved["lengths"][-1],
+        "never": f"{proved['never'][-1]:.2f}",
+        "seconds": f"{proved['seconds']:.2f}",
+        "cpu": report["hardware"]["cpu"],
+    }
+    caption = re.sub(r"\{(\w+)\}", lambda m: str(facts[m[1]]), view.artifact.caption)
+    return replace(make(report), caption=f"{view.artifact.title}. {caption}")
 
 
 def theorem(report: Mapping[str, Any]) -> Table:
-    """theory: accuracy of the construction, as printed, partly and wholly repaired."""
+    """Show the accuracy of the construction, as printed, partly and wholly repaired."""
     lengths = report["theorem"]["lengths"]
     rows = []
     for name, form in report["theorem"]["forms"].items():
@@ -55,9 +62,7 @@ def theorem(report: Mapping[str, Any]) -> Table:
 
 
 def propositions(report: Mapping[str, Any]) -> Table:
-    """theory_propositions: which variant of TAPE satisfies which equation, with the error."""
-    from tape_exp.theory import HOLDS, PROPERTIES
-
+    """Show which variant of TAPE satisfies which equation, with the error."""
     names = dict(zip(PROPERTIES, PROPERTIES, strict=True))
     names |= {"rotation": "one O(R)", "rotations": "O(R) per block"}
     rows = []

@@ -5,13 +5,13 @@ import re
 import numpy as np
 import pytest
 
-from tape_exp.paper.artifact import load, names
-from tape_exp.paper.figures import figures
-from tape_exp.paper.view import View
-from tape_exp.report import runs_table, write
+from tape_exp.artifacts.artifact import load, names
+from tape_exp.artifacts.figures import figures
+from tape_exp.artifacts.view import View
+from tape_exp.paper.report import runs_table, write
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
-from tests.paper.fakes import addition, record, runs
+from tests.artifacts.fakes import addition, record, runs
 
 
 @pytest.mark.slow

@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 
+from tape_exp.artifacts import runs
+from tape_exp.artifacts.artifact import Artifact, load, names
 from tape_exp.experiments import grid
 from tape_exp.experiments.bases import locate_all
 from tape_exp.experiments.run_spec import RunSpec
-from tape_exp.paper import runs
-from tape_exp.paper.artifact import Artifact, load, names
 from tape_exp.settings.errors import ConfigError
 
 
-def specs_of(words: Sequence[str]) -> list[RunSpec]:
+def specs_of_words(words: Sequence[str]) -> list[RunSpec]:
     """The runs of overrides with commas, or of artifacts, as ``tape-exp paper run`` takes them;
     those that begin from others come later. Words for sbatch, ``slurm.mem=8G``, are left out.
     """
     words = grid.run_words(words)
     if not any(word.isidentifier() for word in words):
-        return grid.specs_of(words)
-    specs = runs.specs_of(*requested(words), recorded=True)
+        return grid.specs_of_grid(words)
+    specs = runs.specs_of_artifacts(*requested(words), recorded=True)
     locate_all(specs)
     return sorted(specs, key=lambda spec: spec.level)
 

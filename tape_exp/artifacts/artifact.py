@@ -5,7 +5,7 @@ by which their records are found), and what a column measures (``columns``). doc
 explains every key.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from tape_exp.results.statistics import Value
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, choose, did_you_mean
 from tape_exp.settings.plugins import names_in, yaml_of
@@ -42,21 +43,21 @@ class Claim:
     pooled: bool = False  # the mean logarithm over all lengths is one comparison
     # how
     lower: bool = False  # less is better
-    floor: float | str | None = None  # what is reached without solving anything, or whose rule
+    floor: float | str | None = None  # reached without solving anything, or the function of it
     margin: float = 0.0  # what it may be behind by and still be as good
     digits: int | None = None
-    rule: str = ""  # of tape_exp.paper.special, in the place of comparisons
+    rule: str = ""  # path of a function that decides, in the place of comparisons
     builtin: str = ""  # a note where the text is built in
     # the paper's numbers
     paper: str = ""  # where they are; default: those of the column
     paper_label: str = ""  # whose they are; default: the favourite's
     paper_at: str = ""  # at what; default: as ours
-    published: str = ""  # the function of tape_exp.paper.special that has them
+    published: str = ""  # path of the function that has them
 
 
 @dataclass(kw_only=True)
 class Artifact:
-    """One table or figure; :class:`~tape_exp.paper.view.View` shows it at a scale."""
+    """One table or figure; :class:`~tape_exp.artifacts.view.View` shows it at a scale."""
 
     name: str  # of its YAML and of what is rendered
     title: str  # one line, as in the paper's caption
@@ -73,9 +74,9 @@ class Artifact:
     place: dict[str, str] = field(default_factory=dict)  # what pages call a scale
     trainer: str = "gpu"  # for the paper's scale
     caption: str = ""  # what was measured and how; {task.train_length} is a key of its records
-    figures: list[dict[str, Any]] = field(default_factory=list)  # tape_exp.paper.figures
-    source: str = ""  # the function of tape_exp.paper.special that makes the table
-    finish: str = ""  # the one that completes it
+    figures: list[dict[str, Any]] = field(default_factory=list)  # tape_exp.artifacts.figures
+    source: str = ""  # path of the function that makes the table
+    finish: str = ""  # path of the one that completes it
     once: bool = False  # whether a row of the same runs as one above is left out
     command: str = ""  # what measures it, where that is not ``paper run``
     provenance: list[str] = field(default_factory=lambda: ["seeds", "scale", "commit"])
@@ -157,3 +158,31 @@ def reported() -> dict[str, dict[str, Any]]:
 def names() -> list[str]:
     """Every artifact that has a YAML."""
     return names_in("paper")
+
+
+def paper_value(paper: Mapping[str, Any], path: str) -> Value | None:
+    """Read the paper's number at ``perplexity.tape.1024``; a pair has a standard error."""
+    number = select(paper, path)
+    if isinstance(number, list):
+        mean, error = number
+        return Value(mean, mean - error, mean + error, error=True)
+    return None if number is None else Value(number)
+
+
+def select(node: Any, path: str) -> Any:
+    """Read what a nested mapping has at a dotted key; None where it has nothing.
+
+    The numbers of a list are by the ``lengths`` or ``layers`` of the section.
+
+    >>> paper = {"lengths": [512, 1024], "perplexity": {"tape": [9.1, 8.7]}}
+    >>> select(paper, "perplexity.tape.1024")
+    8.7
+    """
+    places = node.get("lengths") or node.get("layers") if isinstance(node, Mapping) else None
+    for key in path.split("."):
+        if isinstance(node, list) and places:
+            node = dict(zip(places, node, strict=True))
+        if not isinstance(node, Mapping):
+            return None
+        node = {str(name): inner for name, inner in node.items()}.get(key)
+    return node

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from tape_exp.artifacts.artifact import Artifact
+from tape_exp.artifacts.view import View
 from tape_exp.experiments.grid import axes, check_words, scale_and_seeds, take, without_places
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.view import View
 from tape_exp.results.derived import DERIVED, as_shown
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
@@ -86,7 +86,7 @@ def view_of(
     for row in view.rows:
         row = replace(row, seeds=None)
         rows.append(row)
-        runs += view.of_words(view.words(row))
+        runs += view.index.of_experiment(view.words(row))
     metrics = metrics_of(artifact, runs)
     shown = metrics if every or artifact.columns else main_results(metrics)
     columns = {metric: column(metric, runs) for metric in shown}
@@ -179,7 +179,7 @@ def write(artifact: Artifact, view: View, into: Path) -> list[Path]:
     fields = {key: value for key, value in asdict(artifact).items() if value and key != "name"}
     write_atomically(description_of(artifact.name, into), yaml.safe_dump(fields, sort_keys=False))
     if not path.exists() or path.read_text(encoding="utf-8") != table.csv():
-        from tape_exp.paper.figures import figures  # imports matplotlib
+        from tape_exp.artifacts.figures import figures  # imports matplotlib
 
         write_atomically(path, table.csv())
         for suffix, draw in figures(view):

@@ -6,11 +6,11 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from tape_exp.artifacts.artifact import Artifact
+from tape_exp.artifacts.view import View
 from tape_exp.experiments.grid import run_words
 from tape_exp.experiments.local import Running
 from tape_exp.experiments.run_spec import RunSpec
-from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.view import View
 from tape_exp.results.record import Record
 from tape_exp.runs.identity import recorded_config
 from tape_exp.settings.compose import compose_config

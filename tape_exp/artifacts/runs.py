@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from tape_exp.artifacts.artifact import Artifact
+from tape_exp.artifacts.cells import Cells, has_row
+from tape_exp.artifacts.rows import fill, label_of
 from tape_exp.experiments.bases import with_bases
 from tape_exp.experiments.run_spec import RunSpec
-from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.view import View, fill, has_row, label_of
+from tape_exp.results.index import RecordIndex
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
 from tape_exp.results.store import read_records
@@ -21,7 +23,7 @@ from tape_exp.settings.plugins import changed_sources
 log = logging.getLogger("tape_exp")
 
 
-def specs_of(
+def specs_of_artifacts(
     artifacts: Sequence[Artifact],
     scale: str,
     seeds: Sequence[int],
@@ -34,7 +36,8 @@ def specs_of(
     every artifact gets a seed before the next seed. A run that several need is named once.
     """
     records = read_records() if records is None else records
-    views = [View(artifact, scale, records) for artifact in artifacts]
+    index = RecordIndex(records)
+    views = [Cells(artifact, scale, index) for artifact in artifacts]
     every = [(view, seed, run) for seed in seeds for view in views for run in runs_at(view, seed)]
     check_patterns(only, [run.label for _, _, run in every])
     specs: dict[str, RunSpec] = {}
@@ -45,7 +48,7 @@ def specs_of(
             asked_of_others |= run.metrics.keys()
             continue
         overrides = [*run.overrides, *extra]
-        known = view.of_words(tuple(overrides))
+        known = index.of_experiment(overrides)
         known = [record for record in known if record.seed == seed]
         if where(overrides).get("rerun"):
             known = []
@@ -96,7 +99,7 @@ class ArtifactRun:
     metrics: dict[str, str] = field(default_factory=dict)  # as those of a spec
 
 
-def runs_at(view: View, seed: int) -> list[ArtifactRun]:
+def runs_at(view: Cells, seed: int) -> list[ArtifactRun]:
     """Every run of an artifact at a seed, once."""
     runs: dict[Sequence[str], ArtifactRun] = {}
     columns: list[Column | None] = [column for column in view.columns if column.who == "ours"]

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from tape_exp.artifacts import comparison
+from tape_exp.artifacts.artifact import Artifact
+from tape_exp.artifacts.figures import figures
+from tape_exp.artifacts.view import View
 from tape_exp.bench import figures as bench_figures
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper import compare, pages
-from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.figures import figures
+from tape_exp.paper import pages
 from tape_exp.paper.pages import Judgement
-from tape_exp.paper.view import View
 from tape_exp.results.record import Record
 from tape_exp.results.store import commits, known_records
 from tape_exp.runs.evaluation import is_result
@@ -68,11 +69,11 @@ def write(folder: Path) -> None:
     for artifact, shown, found in pages.judged(records):
         judgements += found
         write_page(folder, artifact, shown, found)
-    mine = compare.saved(Path("runs") / ".compare" / "tables")
+    mine = comparison.saved(Path("runs") / ".compare" / "tables")
     links = []
     for artifact in mine:
         try:
-            view = compare.view_of(artifact, records)
+            view = comparison.view_of(artifact, records)
         except ConfigError as error:  # of a model that is no longer there
             warn(f"{artifact.name} is left out: {error}")
             continue

@@ -11,21 +11,21 @@ import psutil
 import pytest
 import yaml
 
+from tape_exp.artifacts import __main__ as compare
+from tape_exp.artifacts import comparison
+from tape_exp.artifacts import runs as room
+from tape_exp.artifacts.artifact import Artifact, load
 from tape_exp.experiments import local
 from tape_exp.experiments.bases import runnable
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE
-from tape_exp.paper import compare
-from tape_exp.paper import runs as room
-from tape_exp.paper.__main__ import main
-from tape_exp.paper.artifact import Artifact, load
 from tape_exp.results.store import read_records
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.plugins import source_hash
+from tests.artifacts.fakes import addition, record, train_here
 from tests.conftest import SMALL
-from tests.paper.fakes import addition, record, train_here
 from tests.processes import Command
 from tests.training.test_faults import WORDS, wait_for_step
 
@@ -39,12 +39,16 @@ def script(text: str) -> subprocess.Popen:
 
 @pytest.fixture
 def jobs(tmp_path):
-    return room.specs_of([addition()], "smoke", [0], [*TINY, f"runs={tmp_path}/runs"], records=[])
+    return room.specs_of_artifacts(
+        [addition()], "smoke", [0], [*TINY, f"runs={tmp_path}/runs"], records=[]
+    )
 
 
 def test_seeds_come_in_turn_and_what_has_a_record_is_left_out():
     known = [record("fire", 0, {"test/exact_match": 1.0})]
-    jobs = room.specs_of([addition(), addition(name="again")], "smoke", [0, 1], records=known)
+    jobs = room.specs_of_artifacts(
+        [addition(), addition(name="again")], "smoke", [0, 1], records=known
+    )
     assert [job.title.partition(": ")[2] for job in jobs] == [
         "rope, scale smoke, seed 0",
         "tape, scale smoke, seed 0",
@@ -54,17 +58,19 @@ def test_seeds_come_in_turn_and_what_has_a_record_is_left_out():
 
 def test_rerun_names_what_has_a_record_too():
     known = [record(model, 0, {"test/exact_match": 1.0}) for model in ("rope", "fire", "tape")]
-    assert room.specs_of([addition()], "smoke", [0], records=known) == []
-    jobs = room.specs_of([addition()], "smoke", [0], ["rerun=true"], records=known)
+    assert room.specs_of_artifacts([addition()], "smoke", [0], records=known) == []
+    jobs = room.specs_of_artifacts([addition()], "smoke", [0], ["rerun=true"], records=known)
     assert [job.config.rerun for job in jobs] == [True, True, True]
-    assert room.specs_of([addition()], "smoke", [0], ["rerun=false"], records=known) == []
+    assert room.specs_of_artifacts([addition()], "smoke", [0], ["rerun=false"], records=known) == []
 
 
 def test_what_is_recorded_with_another_version_of_a_file_is_told(capsys):
     known = record("rope", 0, {"test/exact_match": 1.0})
     module = "tape_exp.models.positions.rope"
     for digits, told in ((source_hash(module), ""), ("0123456789", "another version of rope.py;")):
-        room.specs_of([addition()], "smoke", [0], records=[known | {"sources": {module: digits}}])
+        room.specs_of_artifacts(
+            [addition()], "smoke", [0], records=[known | {"sources": {module: digits}}]
+        )
         said = capsys.readouterr().err
         assert told in said
         assert bool(said) == bool(told)
@@ -78,7 +84,7 @@ def test_the_last_sentence_says_what_the_same_command_does(anew, told, capsys):
 
 def test_a_run_follows_the_run_that_it_begins_from():
     artifact = load("fig_passkey")
-    jobs = room.specs_of([artifact], "smoke", [0], records=[], only=["lora interpolated"])
+    jobs = room.specs_of_artifacts([artifact], "smoke", [0], records=[], only=["lora interpolated"])
     tasks = [(job.config.task.name, job.config.model.name, job.config.peft.name) for job in jobs]
     assert tasks == [
         ("mixture", "rope", "none"),
@@ -112,13 +118,13 @@ def test_failed_and_killed_runs_cost_only_what_begins_from_them(status, reason, 
 def test_runs_of_the_papers_scale_can_be_built():
     """Of all artifacts `tape-exp paper cost` builds them, in half a minute."""
     artifacts = map(load, ("tab_tune_ppl", "fig_passkey", "tab_bench", "tab_ablation"))
-    jobs = room.specs_of([*artifacts], "paper", [0], records=[])
+    jobs = room.specs_of_artifacts([*artifacts], "paper", [0], records=[])
     assert runnable(jobs, all_of_them=True) == jobs
 
 
 @pytest.mark.parametrize("label", ["tape intact 5 digits", "tape intact text"])
 def test_a_run_is_made_alone_though_its_task_lacks_what_other_columns_show(label):
-    specs = room.specs_of([load("fig_address")], "ladder", [0], records=[], only=[label])
+    specs = room.specs_of_artifacts([load("fig_address")], "ladder", [0], records=[], only=[label])
     assert runnable(specs, all_of_them=True) == specs
 
 
@@ -153,8 +159,8 @@ time.sleep(60)
 
 def test_a_metric_that_no_run_measures_is_told_before_anything_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(local, "run", None)
-    words = ["compare", "task=arithmetic", *TINY, "model=rope,nope", f"runs={tmp_path}/runs"]
-    assert main([*words, "metrics=id/exact_match,test/exact_mach"]) == 2
+    words = ["task=arithmetic", *TINY, "model=rope,nope", f"runs={tmp_path}/runs"]
+    assert compare.main([*words, "metrics=id/exact_match,test/exact_mach"]) == 2
     told = capsys.readouterr().err
     assert "metric test/exact_mach is not known. Did you mean 'test/exact_match'?" in told
     assert "The task has val/loss, val/exact_match, test/exact_match," in told
@@ -167,7 +173,7 @@ def test_a_column_of_an_artifact_needs_one_run_that_measures_it():
 
     def jobs(metric):
         artifact = Artifact(name="a", title="", rows=rows, columns={"x": {"metric": metric}})
-        return room.specs_of([artifact], "smoke", [0], records=[])
+        return room.specs_of_artifacts([artifact], "smoke", [0], records=[])
 
     for metric in ("ood/state", "id/exact_match", "state/size@{n}", "extra_length", "steps"):
         found = jobs(metric)
@@ -181,23 +187,23 @@ def test_a_column_of_an_artifact_needs_one_run_that_measures_it():
 def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, monkeypatch):
     """One model in a process of its own, the other in this one."""
     monkeypatch.chdir(tmp_path)
-    given = ["compare", "task=arithmetic", *TINY, f"runs={tmp_path}/runs", "metrics=id/exact_match"]
-    assert main([*given, "model=nope", "--cores", "2"]) == 0
+    given = ["task=arithmetic", *TINY, f"runs={tmp_path}/runs", "metrics=id/exact_match"]
+    assert compare.main([*given, "model=nope", "--cores", "2"]) == 0
     monkeypatch.setattr(local, "start", train_here)
     words = [*given, "model=rope,nope"]
-    assert main(words) == 0
+    assert compare.main(words) == 0
     printed = capsys.readouterr().out
     assert printed.count("| NoPE ") == 2
     assert printed.count("| RoPE ") == 1
     own = tmp_path / "runs" / ".compare"
     assert (own / "tables" / "compare_arithmetic-smoke.csv").exists()
     assert len(read_records(own / "records")) == 2
-    assert [*compare.saved(own / "tables")[0].columns] == ["id/exact_match"]
+    assert [*comparison.saved(own / "tables")[0].columns] == ["id/exact_match"]
     monkeypatch.setattr(local, "start", None)  # nothing may run again
-    assert main(words) == 0
-    assert main([*words[:-2], words[-1], "metrics=test/exact_matc"]) == 2
+    assert compare.main(words) == 0
+    assert compare.main([*words[:-2], words[-1], "metrics=test/exact_matc"]) == 2
     assert "Did you mean 'test/exact_match'" in capsys.readouterr().err
-    assert main([*words[:-2], words[-1]]) == 0
+    assert compare.main([*words[:-2], words[-1]]) == 0
     printed = capsys.readouterr().out
     assert "| test/exact_match   | id/exact_match   | ood/exact_match   |" in printed
     assert "val/loss" not in printed
@@ -207,13 +213,13 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
 
 def test_a_comparison_never_takes_the_name_of_another(tmp_path):
     def named(words, name=""):
-        artifact, *_ = compare.requested(["task=arithmetic", *words.split()], name)
-        return artifact, compare.free_name(artifact, tmp_path, name)
+        artifact, *_ = comparison.requested(["task=arithmetic", *words.split()], name)
+        return artifact, comparison.free_name(artifact, tmp_path, name)
 
     def write(words, name=""):
         artifact, artifact.name = named(words, name)
         text = yaml.safe_dump({k: v for k, v in asdict(artifact).items() if v and k != "columns"})
-        write_atomically(compare.description_of(artifact.name, tmp_path), text)
+        write_atomically(comparison.description_of(artifact.name, tmp_path), text)
         return artifact.name
 
     first = "model=rope,tape seed=0"
@@ -232,9 +238,9 @@ def test_a_comparison_never_takes_the_name_of_another(tmp_path):
 
 
 def comparing(*words: str) -> None:
-    """``python -m tape_exp.paper compare words``."""
-    sys.argv = ["paper", "compare", *words]
-    runpy.run_module("tape_exp.paper", run_name="__main__", alter_sys=True)
+    """``python -m tape_exp.artifacts words``."""
+    sys.argv = ["compare", *words]
+    runpy.run_module("tape_exp.artifacts", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.hosts

@@ -8,25 +8,25 @@ from tape_exp.results.store import commits, varying
 from tape_exp.settings.naming import display_name
 
 if TYPE_CHECKING:
-    from tape_exp.paper.view import View
+    from tape_exp.artifacts.cells import Cells
 
 KNOWS_DIGITS = "†"
 
 
-def notes(view: "View") -> list[str]:
+def notes(view: "Cells") -> list[str]:
     """The sentences that only the records can add to a caption."""
     sentences = [note(view) for note in NOTES]
     return [sentence for sentence in sentences if sentence]
 
 
-def two_seeds(view: "View") -> str:
+def two_seeds(view: "Cells") -> str:
     """What the brackets of two seeds hold."""
     if 2 not in seed_counts(view):
         return ""
     return "Where there are two seeds, brackets hold the value of each."
 
 
-def tested_rivals(view: "View") -> str:
+def tested_rivals(view: "Cells") -> str:
     """The rivals of the claims, where these leave out some of the models that are shown."""
     last = view.dimensions()[-1:]
     shown = {row.labels[name] for row in view.rows for name in last}
@@ -42,7 +42,7 @@ def tested_rivals(view: "View") -> str:
     return f"{claims} tested against {listed(names)} only."
 
 
-def bands(view: "View") -> str:
+def bands(view: "Cells") -> str:
     """What the bands of a figure of curves are."""
     kinds = {spec["kind"] for spec in view.artifact.figures}
     if max(seed_counts(view), default=0) < 2 or not kinds & {"lengths", "losses"}:
@@ -50,14 +50,14 @@ def bands(view: "View") -> str:
     return "In the figure bands reach from the lowest seed to the highest."
 
 
-def known_digits(view: "View") -> str:
+def known_digits(view: "Cells") -> str:
     """What the mark at a model says."""
     if not any(run.get("knows_digits") for run in view.every_run):
         return ""
     return f"{KNOWS_DIGITS} is told which tokens are digits, and is no rival of the others."
 
 
-def replaced_texts(view: "View") -> str:
+def replaced_texts(view: "Cells") -> str:
     """The corpora that were not there."""
     corpora: set[str] = set()
     for run in view.every_run:
@@ -70,7 +70,7 @@ def replaced_texts(view: "View") -> str:
     )
 
 
-def different_data(view: "View") -> str:
+def different_data(view: "Cells") -> str:
     """Whether models are compared that read different data, or may have."""
     runs = view.every_run
     same = same_data(runs)
@@ -81,7 +81,7 @@ def different_data(view: "View") -> str:
     return ""
 
 
-def undeclared_differences(view: "View") -> str:
+def undeclared_differences(view: "Cells") -> str:
     """The keys in which rows differ, besides those by which the YAML tells them apart."""
     words = [word for row in view.rows for word in row.words]
     for column in view.columns:
@@ -92,7 +92,7 @@ def undeclared_differences(view: "View") -> str:
     return f"Rows also differ in {'; '.join(texts)}." if texts else ""
 
 
-def threads(view: "View") -> str:
+def threads(view: "Cells") -> str:
     """The numbers of threads, where runs had different ones."""
     counts = set()
     for run in view.every_run:
@@ -101,7 +101,7 @@ def threads(view: "View") -> str:
     return f"The runs had {listed([*map(str, known)])} threads." if len(known) > 1 else ""
 
 
-def dirty_commits(view: "View") -> str:
+def dirty_commits(view: "Cells") -> str:
     """What the mark at a commit says."""
     marked = "+" in commits(view.every_run)
     return "+ after a commit: uncommitted changes." if marked else ""
@@ -120,7 +120,7 @@ NOTES = (
 )
 
 
-def seed_counts(view: "View") -> list[int]:
+def seed_counts(view: "Cells") -> list[int]:
     """How many seeds each row has."""
     counts = []
     for runs in view.all_runs.values():

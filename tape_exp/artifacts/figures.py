@@ -10,7 +10,8 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 - ``losses``: validation loss by step. ``panels``: the dimension that has a panel for each label.
 - ``parts``: the columns ``of`` by the labels of the dimension ``across``, models side by side;
   ``panels``: the labels of the first dimension that have one.
-- ``matrices``, ``pattern``, ``ladder``: of one artifact each.
+- ``matrices``, ``pattern``: of one artifact each.
+- the path of a function, ``my_package.module.function``, which is called as those here are.
 """
 
 import gc
@@ -27,14 +28,15 @@ from typing import Any
 
 import numpy as np
 
+from tape_exp.artifacts.cells import Cells
+from tape_exp.artifacts.rows import Row, fill, once
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import REFERENCE, LineStyle, categorical, styles_of
-from tape_exp.paper import ladder
-from tape_exp.paper.view import Row, View, fill, once
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value
 from tape_exp.runs.evaluation import Heatmap, is_result
+from tape_exp.settings.construct import function_at
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.naming import display_name
 
@@ -42,13 +44,22 @@ FEWEST = 3  # points of a curve
 Draw = Callable[[Path], Path]
 
 
-def figures(view: View) -> Iterator[tuple[str, Draw]]:
+def figures(view: Cells) -> Iterator[tuple[str, Draw]]:
     """(suffix of the file's name, what draws it) of every figure that would show something."""
     for number, spec in enumerate(view.artifact.figures):
-        one_of(f"figures.kind of {view.artifact.name}", spec["kind"], KINDS)
-        draw = KINDS[spec["kind"]](view, spec)
+        draw = drawer(spec["kind"], view.artifact.name)(view, spec)
         if draw is not None:
-            yield "" if number == 0 else f"-{spec['kind']}", draw
+            kind = spec["kind"].rpartition(".")[2]
+            yield "" if number == 0 else f"-{kind}", draw
+
+
+def drawer(kind: str, artifact: str) -> Callable[[Cells, Mapping[str, Any]], Draw | None]:
+    """Find what draws a kind of figure: one of :data:`KINDS`, or a function by its path."""
+    key = f"figures.kind of {artifact}"
+    if "." in kind:
+        return function_at(kind, key)
+    one_of(key, kind, KINDS)
+    return KINDS[kind]
 
 
 def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
@@ -58,7 +69,7 @@ def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
         pool.starmap(operator.call, drawings, chunksize=1)
 
 
-def title_of(view: View) -> str:
+def title_of(view: Cells) -> str:
     """Above a figure: the artifact's title and its scale."""
     return f"{view.artifact.title} — {view.artifact.place.get(view.scale) or f'scale {view.scale}'}"
 
@@ -71,7 +82,7 @@ def last_label(row: Row) -> str:
 # ---- heatmaps ----
 
 
-def _grids(view: View, spec: Mapping[str, Any]) -> Draw | None:
+def _grids(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     panels = {}
     for row in view.rows:
         runs = [run for run in view.runs(row) if "axes" in run]
@@ -93,7 +104,7 @@ def mean_grid(runs: Sequence[Record]) -> Heatmap:
 # ---- curves by length ----
 
 
-def _lengths(view: View, spec: Mapping[str, Any]) -> Draw | None:
+def _lengths(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     """The mean over seeds, in a band from the lowest seed to the highest."""
     styles = styles_of(last_label(row) for row in view.rows)
     axes = axes_of(view)
@@ -124,7 +135,7 @@ def has_heights(panels: Sequence[Panel]) -> bool:
     return any(any(line.y) for line in lines)
 
 
-def metrics_by_length(view: View) -> dict[str, str]:
+def metrics_by_length(view: Cells) -> dict[str, str]:
     """Every result with enough lengths to join, with itself as the title of its panel."""
     titles: dict[str, str] = {}
     for runs in view.all_runs.values():
@@ -146,7 +157,7 @@ def lengths_of(metrics: Mapping[str, float]) -> dict[str, list[int]]:
     return {metric: sorted(numbers) for metric, numbers in lengths.items()}
 
 
-def axes_of(view: View) -> dict[str, Any]:
+def axes_of(view: Cells) -> dict[str, Any]:
     """What the heatmap of a run calls its axes; empty where no run has one."""
     for run in view.every_run:
         if "axes" in run:
@@ -154,7 +165,7 @@ def axes_of(view: View) -> dict[str, Any]:
     return {}
 
 
-def rows_by_outer_labels(view: View) -> dict[tuple[str, ...], list[Row]]:
+def rows_by_outer_labels(view: Cells) -> dict[tuple[str, ...], list[Row]]:
     """The rows by their labels of all dimensions but the last: each has a panel."""
     rows: dict[tuple[str, ...], list[Row]] = {}
     for row in view.rows:
@@ -163,7 +174,7 @@ def rows_by_outer_labels(view: View) -> dict[tuple[str, ...], list[Row]]:
     return rows
 
 
-def curve_of(view: View, row: Row, metric: str, style: LineStyle) -> Line | None:
+def curve_of(view: Cells, row: Row, metric: str, style: LineStyle) -> Line | None:
     """A metric of a row's runs by length, of those that have it at every length of the first."""
     runs = [run.metrics for run in view.runs(row)]
     lengths: list[int] = []
@@ -179,13 +190,13 @@ def curve_of(view: View, row: Row, metric: str, style: LineStyle) -> Line | None
     return mean_line(display_name(last_label(row)), lengths, values, style)
 
 
-def trained_length(view: View, rows: Sequence[Row], spec: Mapping[str, Any]) -> int | None:
+def trained_length(view: Cells, rows: Sequence[Row], spec: Mapping[str, Any]) -> int | None:
     """The length that all runs of rows were trained on; None where they differ in it, or where the
     training of one that only evaluates is not recorded.
     """
     if "trained" in spec:
         return spec["trained"]
-    trainings = {run.name: run for run in view.of_task([])}
+    trainings = {run.name: run for run in view.index.of_task([])}
     lengths = set()
     for run in once(view.runs(row) for row in rows):
         if run.get("steps") == 0:  # only evaluated: what was trained is the run that it began from
@@ -226,7 +237,7 @@ def best_guess(group: str, lengths: Sequence[int]) -> Line:
 # ---- losses ----
 
 
-def _losses(view: View, spec: Mapping[str, Any]) -> Draw | None:
+def _losses(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     """The mean over seeds, in a band from the lowest seed to the highest."""
     lines: dict[str, list[Line]] = {}
     styles = styles_of(last_label(row) for row in view.rows)
@@ -279,7 +290,7 @@ class PartsPanel:
     heading: str
 
 
-def _parts(view: View, spec: Mapping[str, Any]) -> Draw | None:
+def _parts(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     """Means over seeds and their intervals, of models that have at least two of the labels."""
     across = spec["across"]
     points: dict[PartsPanel, dict[str, dict[str, Value]]] = {}
@@ -334,16 +345,7 @@ def parts_panel(
 # ---- figures of one artifact ----
 
 
-def _ladder(view: View, spec: Mapping[str, Any]) -> Draw | None:
-    """Extra length by trained digits, and TAPE's paired lead, with the paper's points."""
-    panels = ladder.panels_of(view)
-    if not panels:
-        return None
-    title = f"{view.artifact.title} (open: the paper, one seed)"
-    return partial(plots.curves, panels, title=title, shared=False)
-
-
-def _matrices(view: View, spec: Mapping[str, Any]) -> Draw | None:
+def _matrices(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     """A panel a layer, on one scale."""
     runs = view.runs(view.rows[0]) if view.rows else []
     panels = {}
@@ -356,7 +358,7 @@ def _matrices(view: View, spec: Mapping[str, Any]) -> Draw | None:
     return partial(plots.matrices, panels, title=title, label=dict.fromkeys(panels, "E·Eᵀ"))
 
 
-def _pattern(view: View, spec: Mapping[str, Any]) -> Draw | None:
+def _pattern(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     """E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
     first = {}
     for row in view.rows:
@@ -381,11 +383,10 @@ def _pattern(view: View, spec: Mapping[str, Any]) -> Draw | None:
     return partial(plots.matrices, panels, title=title, label=label)
 
 
-KINDS: dict[str, Callable[[View, Mapping[str, Any]], Draw | None]] = {
+KINDS: dict[str, Callable[[Cells, Mapping[str, Any]], Draw | None]] = {
     "grids": _grids,
     "lengths": _lengths,
     "losses": _losses,
-    "ladder": _ladder,
     "matrices": _matrices,
     "parts": _parts,
     "pattern": _pattern,

@@ -7,15 +7,15 @@ import os
 
 import pytest
 
-from tape_exp.paper.artifact import load
+from tape_exp.artifacts.artifact import load
+from tape_exp.artifacts.figures import figures
+from tape_exp.artifacts.view import View
 from tape_exp.paper.claims import verdict
-from tape_exp.paper.figures import figures
 from tape_exp.paper.pages import claims_table, judged
-from tape_exp.paper.view import View
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders, plugins
 from tape_exp.settings.errors import ConfigError
-from tests.paper.fakes import addition, record, runs, view
+from tests.artifacts.fakes import addition, record, runs, view
 from tests.processes import python
 
 RESULTS = folders.RESULTS

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from tape_exp.artifacts.cells import Cells
+from tape_exp.artifacts.figures import Draw
+from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel
 from tape_exp.drawing.style import styles_of
 from tape_exp.paper.special.addition_trend import paper_extra_lengths
-from tape_exp.paper.view import View
 from tape_exp.results.statistics import Value, lead, over_seeds
 from tape_exp.settings.naming import display_name
 
@@ -15,7 +18,16 @@ FEWEST = 3  # points that a line may join
 ByDigits = dict[int, Value]
 
 
-def panels_of(view: View) -> list[Panel]:
+def ladder(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
+    """Draw extra length by trained digits, and TAPE's paired lead, with the paper's points."""
+    panels = panels_of(view)
+    if not panels:
+        return None
+    title = f"{view.artifact.title} (open: the paper, one seed)"
+    return partial(plots.curves, panels, title=title, shared=False)
+
+
+def panels_of(view: Cells) -> list[Panel]:
     """Extra length by trained digits, and TAPE's paired lead over the rivals of the claim; of those
     two what has points of ours.
     """
@@ -35,7 +47,7 @@ def panels_of(view: View) -> list[Panel]:
     return [panel.drawn() for panel in every if any(panel.ours.values())]
 
 
-def extra_lengths(view: View, sizes: Sequence[str]) -> dict[str, ByDigits]:
+def extra_lengths(view: Cells, sizes: Sequence[str]) -> dict[str, ByDigits]:
     """Model -> trained digits -> extra length, of the rows of these sizes."""
     lengths: dict[str, ByDigits] = {}
     for row in view.rows:

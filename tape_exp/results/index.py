@@ -1,0 +1,81 @@
+"""Records, found by the overrides that made them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from tape_exp.results.experiment import experiment_of
+from tape_exp.results.query import fits, where
+from tape_exp.results.record import GROUPS, Record
+from tape_exp.settings.errors import warn
+
+
+class RecordIndex:
+    """Records by time, and those of each experiment that was asked for."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._by_task: dict[str, list[Record]] = defaultdict(list)
+        for record in records:
+            self._by_task[record.settings["task"]].append(record)
+        self._by_overrides: dict[tuple[str, ...], list[Record]] = {}
+
+    def of_experiment(self, overrides: Sequence[str]) -> list[Record]:
+        """Find the newest record of each seed of the experiment that overrides name, the scale
+        among them; none where they do not compose.
+        """
+        asked = tuple(overrides)
+        if asked not in self._by_overrides:
+            self._by_overrides[asked] = self._search(asked)
+        return self._by_overrides[asked]
+
+    def _search(self, overrides: tuple[str, ...]) -> list[Record]:
+        chosen = choices_of(overrides)
+        candidates = [run for run in self.of_task(overrides) if fits(run.settings, chosen)]
+        experiment = experiment_of(overrides) if candidates else None
+        if experiment is None:
+            return []
+        newest: dict[int, Record] = {}
+        for run in candidates:  # by time
+            if experiment.is_same(run.experiment):
+                warn_of_other_data(newest.get(run.seed), run)
+                newest[run.seed] = run
+        return [newest[seed] for seed in sorted(newest)]
+
+    def of_task(self, overrides: Sequence[str]) -> list[Record]:
+        """List the records of the task that overrides name; without one all records."""
+        asked = where(overrides)
+        if "task" in asked:
+            return self._by_task.get(asked["task"], [])
+        return [*chain.from_iterable(self._by_task.values())]
+
+    def fitting(self, overrides: Sequence[str]) -> list[Record]:
+        """List the records whose config has the values of overrides: of ``["task=arithmetic"]``
+        those of every model.
+        """
+        asked = where(overrides)
+        return [run for run in self.of_task(overrides) if fits(run.settings, asked)]
+
+
+def choices_of(overrides: Iterable[str]) -> dict[str, str]:
+    """Pick the names that overrides choose: who has others need not be compared key by key.
+
+    >>> choices_of(["model=rope", "scale=smoke", "task.optim.lr=0.1"])
+    {'model': 'rope', 'scale': 'smoke'}
+    """
+    asked = where(overrides)
+    names = {group: asked.get(group) for group in (*GROUPS, "scale")}
+    return {group: name for group, name in names.items() if isinstance(name, str)}
+
+
+def warn_of_other_data(older: Record | None, newer: Record) -> None:
+    """Say so where two runs of an experiment and a seed read different data: records call a folder
+    by its last name, so that two of one name look the same.
+    """
+    if older is None or older.get("fingerprint_version") is None:
+        return
+    _, version, data = newer.data
+    if older.data[1] == version and older.data[2] != data:
+        warn(
+            f"{newer.name} read other data than {older.name}, which has the same settings; the "
+            "newer one is shown. Give folders of different texts different names."
+        )
