@@ -6,9 +6,10 @@ Everything here takes and gives plain objects of Python, torch and pandas. Error
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     import pandas
     from PIL.Image import Image
 
-DRAWN = ({"kind": "grids"}, {"kind": "lengths"})  # figures of a comparison
+    from tape_exp.artifacts.rows import Row
 
 
 def build(
@@ -148,10 +149,17 @@ def compare(
         ConfigError: there is nothing to compare, or something is neither a run nor a record, as
             the metrics of a decoder, which has no config.
     """
-    from tape_exp.artifacts.artifact import Artifact
-    from tape_exp.artifacts.figures import figures
-    from tape_exp.artifacts.view import View
+    records = _records_to_compare(runs, own)
+    experiments = _experiments(records)
+    kinds = [f"{part}.{key}" for part in ("model", "peft", "task") for key in ("name", "_target_")]
+    differing = [*varying(experiments, [*kinds, *NOT_COMPUTED])]
+    return _table_of_experiments(experiments, differing), _figure_of(experiments, differing)
 
+
+def _records_to_compare(
+    runs: Sequence[Loaded | dict[str, Any]], own: Mapping[str, Any]
+) -> list[Record]:
+    """List the records of runs and of one's own decoders, a list of which is of several seeds."""
     given = [one.record if isinstance(one, Loaded) else one for one in runs]
     for name, models in own.items():
         several = models if isinstance(models, list | tuple) else [models]
@@ -161,34 +169,103 @@ def compare(
             "compare takes runs, one argument each, their records, and what te.evaluate gives of a "
             "run; that of a decoder has no config."
         )
-    records = [Record(one) for one in given]  # one that is given twice is two
-    experiments: list[list[Record]] = []  # each with its seeds
+    return [Record(one) for one in given]
+
+
+def _experiments(records: Sequence[Record]) -> list[list[Record]]:
+    """Group records by experiment, each with a record a seed; one that is given twice is two."""
+    experiments: list[list[Record]] = []
     for record in records:
-        one = next((each for each in experiments if _another_seed(record, each)), [])
-        experiments += [] if one else [one]
-        one.append(record)
-    kinds = [f"{part}.{key}" for part in ("model", "peft", "task") for key in ("name", "_target_")]
-    differing = varying(experiments, [*kinds, *NOT_COMPUTED])
-    names = [variant(one[0]["config"]) for one in experiments]
-    rows: dict[str, list[Record]] = {}
-    for name, one in zip(names, experiments, strict=True):
-        keys = flat(one[0]["config"])
-        values = [f"{key.rpartition('.')[2]}={keys[key]}" for key in differing if key in keys]
-        label = name if names.count(name) == 1 else ", ".join([name, *values])
-        rows[label if label not in rows else f"{label} ({len(rows) + 1})"] = one
-    config = records[0]["config"]
-    table = _table(records)
-    for key in differing:
-        if (column := key.removeprefix("task.")) not in table:
-            table.insert(3, column, [flat(one["config"]).get(key) for one in records])
-    dimensions: dict[str, Any] = {"rows": {"model": [*rows]}, "figures": [*DRAWN]}
-    title = ", ".join({task_title(one["config"]["task"]): 0 for one in records})
-    artifact = Artifact(name="", title=title, **dimensions)
-    view = View(artifact, config["scale"], records, runs_of=lambda row: rows[row.labels["model"]])
-    one_task = len({one["config"]["task"]["name"] for one in records}) == 1
-    draw = next((draw for _, draw in figures(view)), None) if one_task else None
-    table = _means(table[[*filter(is_result, table)]], records, experiments)
-    return table, draw and _picture(draw)
+        for experiment in experiments:
+            if _another_seed(record, experiment):
+                experiment.append(record)
+                break
+        else:
+            experiments.append([record])
+    return experiments
+
+
+def _another_seed(record: Record, experiment: Sequence[Record]) -> bool:
+    """Whether a record is of an experiment, with a seed that this has not."""
+    if record.seed in [other.seed for other in experiment]:
+        return False
+    other = experiment[0]
+    if ("_target_" in record.config["model"]) != ("_target_" in other.config["model"]):
+        return False  # a decoder of one's own, and a run whose model has its name
+    return record.experiment.is_same(other.experiment)
+
+
+def _table_of_experiments(
+    experiments: Sequence[Sequence[Record]], differing: Sequence[str]
+) -> "pandas.DataFrame":
+    """Make a row for each experiment: its metrics are means over its seeds, which ``seed`` lists;
+    the keys in which experiments differ stand behind model and task.
+    """
+    import pandas
+
+    rows = []
+    for experiment in experiments:
+        runs = _table(experiment)
+        row = runs.iloc[0].to_dict()
+        if len(experiment) > 1:
+            metrics = {metric for record in experiment for metric in record["metrics"]}
+            row |= {name: runs[name].mean() for name in runs if name in metrics}
+            row["seed"] = ", ".join(map(str, runs["seed"]))
+        rows.append(row)
+    table = pandas.DataFrame(rows, columns=[*_table([*chain.from_iterable(experiments)])])
+    place = table.columns.get_loc("task") + 1
+    for key in reversed(differing):
+        name = key.removeprefix("task.")
+        if name not in table:
+            values = [flat(experiment[0].config).get(key) for experiment in experiments]
+            table.insert(place, name, values)
+    return table[[*filter(is_result, table)]]
+
+
+def _figure_of(experiments: Sequence[Sequence[Record]], differing: Sequence[str]) -> "Image | None":
+    """Draw experiments of one task: their grids, or their results by length."""
+    from tape_exp.artifacts.artifact import Artifact
+    from tape_exp.artifacts.cells import Cells
+    from tape_exp.artifacts.figures import figures
+
+    first = experiments[0][0]
+    if len({experiment[0].config["task"]["name"] for experiment in experiments}) > 1:
+        return None
+    rows = dict(zip(_labels(experiments, differing), experiments, strict=True))
+    artifact = Artifact(
+        name="",
+        title=task_title(first.config["task"]),
+        rows={"model": [*rows]},
+        figures=[{"kind": "grids"}, {"kind": "lengths"}],
+    )
+
+    def runs_of(row: "Row") -> list[Record]:
+        return [*rows[row.labels["model"]]]
+
+    records = [*chain.from_iterable(experiments)]
+    cells = Cells(artifact, first.config["scale"], records, runs_of=runs_of)
+    for _, draw in figures(cells):
+        return _picture(draw)
+    return None
+
+
+def _labels(experiments: Sequence[Sequence[Record]], differing: Sequence[str]) -> list[str]:
+    """Label each experiment: by its model, where several have that one by the keys in which they
+    differ too, where these are the same by a number.
+    """
+    names = [variant(experiment[0].config) for experiment in experiments]
+    labels: list[str] = []
+    for name, experiment in zip(names, experiments, strict=True):
+        label = name
+        if names.count(name) > 1:
+            settings = flat(experiment[0].config)
+            known = [key for key in differing if key in settings]
+            values = [f"{key.rpartition('.')[2]}={settings[key]}" for key in known]
+            label = ", ".join([name, *values])
+        if label in labels:
+            label = f"{label} ({len(labels) + 1})"
+        labels.append(label)
+    return labels
 
 
 def _of_decoder(
@@ -213,35 +290,6 @@ def _of_decoder(
     config = shared | {"model": {"name": name}, "peft": {"name": "none"}, "seed": seed}
     facts = {"run": f"{name}-seed{seed}", "seed": seed, "started": ""}
     return model | facts | {"config": config}
-
-
-def _means(
-    table: "pandas.DataFrame", records: Sequence[Record], experiments: Sequence[Sequence[Record]]
-) -> "pandas.DataFrame":
-    """A row for each experiment: its metrics are means over its seeds, which ``seed`` lists."""
-    import pandas
-
-    rows = []
-    for experiment in experiments:
-        members = {id(record) for record in experiment}
-        part = table.iloc[[n for n, record in enumerate(records) if id(record) in members]]
-        row = part.iloc[0].to_dict()
-        if len(part) > 1:
-            metrics = {metric for record in experiment for metric in record["metrics"]}
-            row |= {key: part[key].mean() for key in part if key in metrics}
-            row["seed"] = ", ".join(map(str, part["seed"]))
-        rows.append(row)
-    return pandas.DataFrame(rows, columns=table.columns)
-
-
-def _another_seed(record: Record, group: Sequence[Record]) -> bool:
-    """Whether a record is of the experiment of a group, with a seed that this has not."""
-    if record.seed in [other.seed for other in group]:
-        return False
-    other = group[0]
-    if ("_target_" in record.config["model"]) != ("_target_" in other.config["model"]):
-        return False  # a decoder of one's own, and a run whose model has its name
-    return record.experiment.is_same(other.experiment)
 
 
 def plot(
