@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,4 +150,5 @@ def _become(
     try:
         program(*words)
     finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # ends the workers of executors
         atexit._run_exitfuncs()
