@@ -11,23 +11,25 @@ function in :data:`SITUATIONS`.
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tape_exp.machine.seeding import RowSampler
+from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.decoder import Decoder, run_block
 from tape_exp.models.generation import new_cache
 from tape_exp.models.layers import kinds_of
+from tape_exp.models.peft import selected
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, construct
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.scores import BiasError, ByDistance, ByKey, Scores, full_precision
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Arch
+from tape_exp.settings.schema import Arch, AttentionConfig
 
 Model = dict[str, Any]  # the section of a config
 MANY = 8192  # positions; bf16 tells 897 of them apart
@@ -552,3 +554,38 @@ def outcome_of(situation: str, model: Model) -> Outcome:
             "places.tokens is -1."
         ) from error
     return max(outcomes, key=lambda outcome: outcome.difference or 0)
+
+
+@torch.no_grad()
+def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
+    """Whether fresh decoders with this section ``model`` give the logits of RoPE at the same theta,
+    scaling, window, norms and scale of logits: measured on two small ones with the same backbone,
+    in rows beyond every threshold.
+    """
+    model, _ = shortened({**model})
+    layers = entries(model)
+    shared = {"theta", "scaling", *AttentionConfig.__dataclass_fields__}
+    shared -= {"random_range", "random_floats"}
+    rope = {"name": "rope", "_target_": f"{RoPE.__module__}.{RoPE.__qualname__}"}
+    ropes = [rope | selected(layer, shared) for layer in layers]
+    small = replace(
+        arch,
+        layers=2 * len(layers),
+        width=32,
+        heads=4,
+        ffn=32,
+        vocab=32,
+        head_size=arch.head_dim,
+        kv_heads=4 if arch.key_heads == arch.heads else 2,
+        tied=False,
+        max_length=max(arch.max_length, LONG),
+    )
+    tokens = torch.randint(0, 32, (2, LONG), generator=generator_for(0, "begins as RoPE"))
+    logits = []
+    for kinds in (kinds_of(model), kinds_of({"name": "rope", "layers": ropes})):
+        decoder = Decoder(small, kinds)
+        for name, module in decoder.named_modules():
+            if isinstance(module, nn.Linear) and ".position." not in name:
+                module.weight.mul_(10)  # so that attention is far from uniform
+        logits.append(decoder(tokens, sampler=RowSampler(0)))
+    return logits[0].allclose(logits[1], atol=1e-4)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -10,19 +10,17 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 
-from tape_exp.machine.seeding import RowSampler, generator_for, seed_for
+from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.block import Block
-from tape_exp.models.conformance import LONG, entries, shortened
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.layers import kinds_of
 from tape_exp.models.positions.base import for_heads
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE, Theta
 from tape_exp.models.scores import Scores
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Arch, AttentionConfig, Count, Positive
+from tape_exp.settings.schema import AttentionConfig, Count, Positive
 
 Part = Literal["everything", "positions", "embedding", "head", "norms"]
 Matrix = Literal["q", "k", "v", "o", "gate", "up", "down"]
@@ -64,7 +62,7 @@ class Adaptation:
     """A method of section 4.3 (context window extension) as a choice of parts; one YAML each in
     ``conf/peft``. The first logits are those of the base model, trained with RoPE, under RoPE with
     the new ``theta`` and ``interpolation``, or, where positions are dropped, without RoPE. A model
-    with another encoding must begin as RoPE (:func:`begins_as_rope`).
+    with another encoding must begin as RoPE (:func:`~tape_exp.models.conformance.begins_as_rope`).
 
     ``drop`` trains on without any positional encoding (DroPE, Gelberg et al., "Extending the
     Context of Pretrained LLMs by Dropping Their Positional Embeddings", 2025), without its QK norm
@@ -152,41 +150,6 @@ class Adaptation:
                         "keys only, and no window or scaled logits: model=rope."
                     )
                 block.attend = partial(sparse_in_training, block, self.sparse_groups)
-
-
-@torch.no_grad()
-def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
-    """Whether fresh decoders with this section ``model`` give the logits of RoPE at the same theta,
-    scaling, window, norms and scale of logits: measured on two small ones with the same backbone,
-    in rows beyond every threshold.
-    """
-    model, _ = shortened({**model})
-    layers = entries(model)
-    shared = {"theta", "scaling", *AttentionConfig.__dataclass_fields__}
-    shared -= {"random_range", "random_floats"}
-    rope = {"name": "rope", "_target_": f"{RoPE.__module__}.{RoPE.__qualname__}"}
-    ropes = [rope | selected(layer, shared) for layer in layers]
-    small = replace(
-        arch,
-        layers=2 * len(layers),
-        width=32,
-        heads=4,
-        ffn=32,
-        vocab=32,
-        head_size=arch.head_dim,
-        kv_heads=4 if arch.key_heads == arch.heads else 2,
-        tied=False,
-        max_length=max(arch.max_length, LONG),
-    )
-    tokens = torch.randint(0, 32, (2, LONG), generator=generator_for(0, "begins as RoPE"))
-    logits = []
-    for kinds in (kinds_of(model), kinds_of({"name": "rope", "layers": ropes})):
-        decoder = Decoder(small, kinds)
-        for name, module in decoder.named_modules():
-            if isinstance(module, nn.Linear) and ".position." not in name:
-                module.weight.mul_(10)  # so that attention is far from uniform
-        logits.append(decoder(tokens, sampler=RowSampler(0)))
-    return logits[0].allclose(logits[1], atol=1e-4)
 
 
 def selected(section: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, where the run adapted 
 What a run takes over from a Llama is in :mod:`tape_exp.runs.llama_base`.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +282,7 @@ def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
     return _read(checkpoint.resolve(), checkpoint.stat().st_mtime_ns)
 
 
-@cache  # checking the sums reads the whole file
+@lru_cache(maxsize=2)  # checking the sums reads the whole file
 def _read(path: Path, modified: int) -> dict[str, Any]:
     import torch
 
