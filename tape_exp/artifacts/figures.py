@@ -54,12 +54,12 @@ def figures(view: Cells) -> Iterator[tuple[str, Draw]]:
 
 
 def drawer(kind: str, artifact: str) -> Callable[[Cells, Mapping[str, Any]], Draw | None]:
-    """Find what draws a kind of figure: one of :data:`KINDS`, or a function by its path."""
+    """Find what draws a kind of figure: one of :data:`FIGURES`, or a function by its path."""
     key = f"figures.kind of {artifact}"
     if "." in kind:
         return function_at(kind, key)
-    one_of(key, kind, KINDS)
-    return KINDS[kind]
+    one_of(key, kind, FIGURES)
+    return FIGURES[kind]
 
 
 def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
@@ -383,7 +383,7 @@ def _pattern(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     return partial(plots.matrices, panels, title=title, label=label)
 
 
-KINDS: dict[str, Callable[[Cells, Mapping[str, Any]], Draw | None]] = {
+FIGURES: dict[str, Callable[[Cells, Mapping[str, Any]], Draw | None]] = {
     "grids": _grids,
     "lengths": _lengths,
     "losses": _losses,

@@ -213,7 +213,7 @@ class Fact(NamedTuple):
 
 
 FACTS = {"qasper": "thing", "quality": "thing", "narrative_qa": "visit"}  # data set -> its subject
-KINDS = {"colour": VALUES["colour"], "size": VALUES["size"], "owner": PEOPLE, "place": PLACES}
+ATTRIBUTES = {"colour": VALUES["colour"], "size": VALUES["size"], "owner": PEOPLE, "place": PLACES}
 TIMES = _listed("morning noon evening night spring summer autumn winter")
 VISIT = (  # sentence, question, values
     ("The one who came was {}.", "Who came?", PEOPLE),
@@ -235,7 +235,7 @@ def four_facts(dataset: str, generator: random.Random) -> list[Fact]:
             facts.append(Fact(sentence.format(value), question, value, values))
     else:
         thing = generator.choice(THINGS)
-        for kind, values in KINDS.items():
+        for kind, values in ATTRIBUTES.items():
             value = generator.choice(values)
             sentence = f"The {kind} of the {thing} is {value}."
             facts.append(Fact(sentence, f"What is the {kind} of the {thing}?", value, values))

@@ -31,7 +31,7 @@ from tape_exp.drawing.style import (
 from tape_exp.runs.evaluation import Heatmap
 
 MARKED = 16  # points of a line that have a marker, at most
-KINDS = {"attention": "attention", "products": "E·Eᵀ"}  # of the matrices of a run
+MATRICES = {"attention": "attention", "products": "E·Eᵀ"}  # of the matrices of a run
 SYMBOLS = 24  # letters below a matrix, at most
 PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
 AT_TRAINED: dict[str, Any] = {"color": "grey", "linestyle": ":", "linewidth": 0.8}
@@ -366,10 +366,10 @@ def run_matrices(
     label = {}
     for keys in successive_alike(run):
         kind = keys[0].partition("@")[0]
-        words = [KINDS[kind], layers_of(keys), sample(keys[0])]
+        words = [MATRICES[kind], layers_of(keys), sample(keys[0])]
         name = ", ".join(word for word in words if word)
         panels[name] = causal(run[keys[0]]) if kind == "attention" else run[keys[0]]
-        label[name] = KINDS[kind]
+        label[name] = MATRICES[kind]
     shown = symbols if sum(map(len, symbols)) <= SYMBOLS else ()
     return matrices(panels, path, title, label, shown)
 

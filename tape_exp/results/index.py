@@ -6,7 +6,7 @@ from itertools import chain
 
 from tape_exp.results.experiment import experiment_of
 from tape_exp.results.query import fits, where
-from tape_exp.results.record import GROUPS, Record
+from tape_exp.results.record import NAMED, Record
 from tape_exp.settings.errors import warn
 
 
@@ -63,7 +63,7 @@ def choices_of(overrides: Iterable[str]) -> dict[str, str]:
     {'model': 'rope', 'scale': 'smoke'}
     """
     asked = where(overrides)
-    names = {group: asked.get(group) for group in (*GROUPS, "scale")}
+    names = {group: asked.get(group) for group in (*NAMED, "scale")}
     return {group: name for group, name in names.items() if isinstance(name, str)}
 
 

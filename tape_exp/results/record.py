@@ -8,7 +8,7 @@ from tape_exp.results.derived import as_shown, derived
 from tape_exp.results.experiment import Experiment
 from tape_exp.runs.identity import flat
 
-GROUPS = ("model", "task", "peft")
+NAMED = ("model", "task", "peft")
 
 
 class Record(dict[str, Any]):
@@ -65,7 +65,7 @@ class Record(dict[str, Any]):
         precision that ``auto`` chose.
         """
         settings = flat(self.config)
-        for name in GROUPS:
+        for name in NAMED:
             if name in self.config:
                 settings[name] = self.config[name]["name"]
         settings["task"] = self.task

@@ -33,7 +33,7 @@ from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import CHOICES, ConfigError, choose, did_you_mean, one_of
 from tape_exp.settings.plugins import folder_of, names_in, packages
 from tape_exp.settings.schema import (
-    GROUPS,
+    CONFIG_GROUPS,
     Arch,
     AttentionConfig,
     Config,
@@ -213,7 +213,7 @@ def pattern_name(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def check_names(cfg: DictConfig) -> None:
     """Refuse a name of a choice that could not be a folder's."""
-    for group in GROUPS:
+    for group in CONFIG_GROUPS:
         name = (cfg.get(group) or {}).get("name")
         if name is None or not re.fullmatch(r"[A-Za-z0-9_][\w.+×-]{0,99}", str(name)):
             raise ConfigError(
@@ -251,7 +251,7 @@ def _has(cfg: DictConfig, key: str) -> bool:
     """Say whether a config has a key, and a section that it chooses a YAML for is one."""
     parent, _, last = key.rpartition(".")
     section = OmegaConf.select(cfg, parent) if parent else cfg
-    return last in section and (key not in GROUPS or section[last] is not None)
+    return last in section and (key not in CONFIG_GROUPS or section[last] is not None)
 
 
 def spell_out(words: Sequence[str]) -> list[str]:
@@ -408,12 +408,13 @@ def _nearest(key: str, words: Sequence[str]) -> str:
 
 def _known_keys(words: Sequence[str]) -> list[str]:
     """List the keys of the config that the words compose; at least those of the groups."""
-    choices = [word for word in words if word.partition("=")[0] in (*GROUPS, "hydra.searchpath")]
+    chosen = (*CONFIG_GROUPS, "hydra.searchpath")
+    choices = [word for word in words if word.partition("=")[0] in chosen]
     try:
         composed = OmegaConf.to_container(_choose(tuple(choices)))
     except USER_ERRORS:
-        return list(GROUPS)
-    return list(dict.fromkeys([*GROUPS, *_keys(composed), *OPTIONAL]))
+        return list(CONFIG_GROUPS)
+    return list(dict.fromkeys([*CONFIG_GROUPS, *_keys(composed), *OPTIONAL]))
 
 
 def _our_name(name: str) -> str | None:

@@ -1,8 +1,8 @@
 """Packages of other authors that bring encodings, tasks and their YAMLs.
 
-An installed package with an entry point in :data:`GROUPS` is known to every command. Its folder
-``conf/`` is searched behind ours. One that is only importable is named on the command line by
-Hydra's own ``hydra.searchpath=[pkg://my_pe.conf]``.
+An installed package with an entry point in :data:`ENTRY_POINTS` is known to every command. Its
+folder ``conf/`` is searched behind ours. One that is only importable is named on the command line
+by Hydra's own ``hydra.searchpath=[pkg://my_pe.conf]``.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any
 
 from tape_exp.settings import folders
 
-GROUPS = ("tape_exp.positions", "tape_exp.tasks")
+ENTRY_POINTS = ("tape_exp.positions", "tape_exp.tasks")
 
 
 @cache
@@ -27,7 +27,7 @@ def packages() -> dict[str, Path]:
     folders.
     """
     names = set()
-    for group in GROUPS:
+    for group in ENTRY_POINTS:
         for entry in entry_points(group=group):
             names.add(entry.module.partition(".")[0])
     known = {}

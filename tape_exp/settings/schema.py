@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Interval, MinLen
 
 from tape_exp.settings.errors import ConfigError
 
-GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
+CONFIG_GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]

@@ -17,7 +17,7 @@ from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.naming import literal
-from tape_exp.settings.schema import GROUPS, Arch, AttentionConfig, Optim
+from tape_exp.settings.schema import CONFIG_GROUPS, Arch, AttentionConfig, Optim
 from tape_exp.training.from_config import blank_parts, processes, require_devices
 from tests.conftest import MODELS, NUMBERS
 from tests.processes import train
@@ -355,7 +355,7 @@ def test_only_scale_paper_has_the_papers_recipe(task):
 @pytest.mark.slow
 def test_help_lists_every_choice_and_cfg_the_resolved_values():
     listed = train("--help").stdout.replace(",", " ").split()
-    for group in (*GROUPS, "paper"):
+    for group in (*CONFIG_GROUPS, "paper"):
         assert {path.stem for path in (CONF / group).glob("*.yaml")} <= set(listed)
     printed = train("--cfg", "job", "--resolve", "model=rope", "task.train_digits=7").stdout
     assert "train_digits: 7" in printed
