@@ -99,7 +99,7 @@ class Artifact:
                 )
 
     def _claims(self) -> list[dict[str, Any]]:
-        """The claims as the YAML has them; without a list it has one, or none."""
+        """List the claims as the YAML has them; without a list it has one, or none."""
         every = self.claim if isinstance(self.claim, list) else [self.claim]
         return [claim for claim in every if claim]
 
@@ -124,13 +124,13 @@ class Artifact:
         return path.parents[2] / "results"
 
     def run_command(self, scale: str) -> str:
-        """The command that measures what is missing at a scale."""
+        """Write the command that measures what is missing at a scale."""
         trainer = f" trainer={self.trainer}" if scale == "paper" else ""
         return self.command or f"tape-exp paper run {self.name} scale={scale} seed=0,1,2{trainer}"
 
 
 def load(name: str) -> Artifact:
-    """The artifact of that name. Raises :class:`ConfigError` with the nearest known name."""
+    """Read the artifact of that name; raise :class:`ConfigError` with the nearest known name."""
     if name not in names():
         raise ConfigError(choose(f"artifact {name}", name, names(), "tape-exp paper list"))
     path = yaml_of("paper", name)
@@ -143,7 +143,7 @@ def load(name: str) -> Artifact:
 
 
 def yaml_keys(path: Path) -> dict[str, Any]:
-    """The keys of a YAML; those that it lacks are of the one that it is ``like``."""
+    """Read the keys of a YAML; those that it lacks are of the one that it is ``like``."""
     own = yaml.safe_load(path.read_text(encoding="utf-8"))
     like = own.pop("like", None)
     return own if like is None else yaml_keys(path.with_name(f"{like}.yaml")) | own
@@ -151,12 +151,12 @@ def yaml_keys(path: Path) -> dict[str, Any]:
 
 @cache
 def reported() -> dict[str, dict[str, Any]]:
-    """The paper's numbers, a section for each artifact; a wheel carries them."""
+    """Read the paper's numbers, a section for each artifact; a wheel carries them."""
     return yaml.safe_load((folders.ROOT / "results" / "paper.yaml").read_text(encoding="utf-8"))
 
 
 def names() -> list[str]:
-    """Every artifact that has a YAML."""
+    """List every artifact that has a YAML."""
     return names_in("paper")
 
 

@@ -14,20 +14,20 @@ KNOWS_DIGITS = "†"
 
 
 def notes(view: "Cells") -> list[str]:
-    """The sentences that only the records can add to a caption."""
+    """List the sentences that only the records can add to a caption."""
     sentences = [note(view) for note in NOTES]
     return [sentence for sentence in sentences if sentence]
 
 
 def two_seeds(view: "Cells") -> str:
-    """What the brackets of two seeds hold."""
+    """Say what the brackets of two seeds hold."""
     if 2 not in seed_counts(view):
         return ""
     return "Where there are two seeds, brackets hold the value of each."
 
 
 def tested_rivals(view: "Cells") -> str:
-    """The rivals of the claims, where these leave out some of the models that are shown."""
+    """Name the rivals of the claims, where these leave out some of the models that are shown."""
     last = view.dimensions()[-1:]
     shown = {row.labels[name] for row in view.rows for name in last}
     favourites: list[str] = []
@@ -43,7 +43,7 @@ def tested_rivals(view: "Cells") -> str:
 
 
 def bands(view: "Cells") -> str:
-    """What the bands of a figure of curves are."""
+    """Say what the bands of a figure of curves are."""
     kinds = {spec["kind"] for spec in view.artifact.figures}
     if max(seed_counts(view), default=0) < 2 or not kinds & {"lengths", "losses"}:
         return ""
@@ -51,14 +51,14 @@ def bands(view: "Cells") -> str:
 
 
 def known_digits(view: "Cells") -> str:
-    """What the mark at a model says."""
+    """Say what the mark at a model says."""
     if not any(run.get("knows_digits") for run in view.every_run):
         return ""
     return f"{KNOWS_DIGITS} is told which tokens are digits, and is no rival of the others."
 
 
 def replaced_texts(view: "Cells") -> str:
-    """The corpora that were not there."""
+    """Name the corpora that were not there."""
     corpora: set[str] = set()
     for run in view.every_run:
         corpora |= {*replaced_corpora(run)}
@@ -71,7 +71,7 @@ def replaced_texts(view: "Cells") -> str:
 
 
 def different_data(view: "Cells") -> str:
-    """Whether models are compared that read different data, or may have."""
+    """Say whether models are compared that read different data, or may have."""
     runs = view.every_run
     same = same_data(runs)
     if same is False:
@@ -82,7 +82,7 @@ def different_data(view: "Cells") -> str:
 
 
 def undeclared_differences(view: "Cells") -> str:
-    """The keys in which rows differ, besides those by which the YAML tells them apart."""
+    """Name the keys in which rows differ, besides those by which the YAML tells them apart."""
     words = [word for row in view.rows for word in row.words]
     for column in view.columns:
         words += column.spec.get("where", [])
@@ -93,7 +93,7 @@ def undeclared_differences(view: "Cells") -> str:
 
 
 def threads(view: "Cells") -> str:
-    """The numbers of threads, where runs had different ones."""
+    """Name the numbers of threads, where runs had different ones."""
     counts = set()
     for run in view.every_run:
         counts.add(run.get("hardware", {}).get("threads"))
@@ -102,7 +102,7 @@ def threads(view: "Cells") -> str:
 
 
 def dirty_commits(view: "Cells") -> str:
-    """What the mark at a commit says."""
+    """Say what the mark at a commit says."""
     marked = "+" in commits(view.every_run)
     return "+ after a commit: uncommitted changes." if marked else ""
 
@@ -121,7 +121,7 @@ NOTES = (
 
 
 def seed_counts(view: "Cells") -> list[int]:
-    """How many seeds each row has."""
+    """Count the seeds of each row."""
     counts = []
     for runs in view.all_runs.values():
         seeds = {run.seed for run in runs}
@@ -130,7 +130,7 @@ def seed_counts(view: "Cells") -> list[int]:
 
 
 def same_data(runs: Sequence[Record]) -> bool | None:
-    """Whether all runs of a seed and a task read the same data; None where records do not tell."""
+    """Say whether all runs of a seed and a task read the same data; None where nothing tells."""
     data_of: dict[tuple[int, str], set[tuple[Any, ...]]] = {}
     for run in runs:
         data_of.setdefault((run.seed, run.config["task"]["name"]), set()).add(run.data)
@@ -142,7 +142,7 @@ def same_data(runs: Sequence[Record]) -> bool | None:
 
 
 def replaced_corpora(run: Record) -> list[str]:
-    """The corpora in whose place a run read built-in text."""
+    """List the corpora in whose place a run read built-in text."""
     task = run.config["task"]
     texts = {task.get("name"): task.get("text"), **(task.get("tests") or {})}
     corpora = []
@@ -153,6 +153,6 @@ def replaced_corpora(run: Record) -> list[str]:
 
 
 def listed(words: Sequence[str]) -> str:
-    """``a, b and c``."""
+    """Join words as a sentence does: ``a, b and c``."""
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last

@@ -25,7 +25,7 @@ from tape_exp.settings.naming import display_name, task_title
 def requested(
     words: Sequence[str], name: str = "", metrics: Sequence[str] = ()
 ) -> tuple[Artifact, str, list[int]]:
-    """The comparison, scale and seeds that a command asks for: ``task=<task> model=<model,…>
+    """Read which comparison, scale and seeds a command asks for: ``task=<task> model=<model,…>
     [scale=] [seed=0,1] [key=value,value …]``; a wrong or missing word is a ConfigError.
 
     Models are rows, and so are the values of any other key that has several.
@@ -65,7 +65,7 @@ def requested(
 
 
 def recorded(runs: Path, into: Path) -> list[Record]:
-    """The committed records, those of earlier comparisons, and those of finished runs."""
+    """Read the committed records, those of earlier comparisons, and those of finished runs."""
     return merged(records_of_runs(runs), read_records(into / "records"), read_records())
 
 
@@ -75,7 +75,7 @@ def view_of(
     seeds: Sequence[int] | None = None,
     every: bool = False,
 ) -> View:
-    """A comparison with the records whose config is that of today, key by key. Where it names no
+    """Make a view of a comparison, of the runs that are its experiments. Where it names no
     metrics, its columns are the main results of these, or ``every`` result.
     """
     scale = next(iter(artifact.scales))
@@ -98,7 +98,7 @@ def view_of(
 
 
 def metrics_of(artifact: Artifact, runs: Sequence[Record]) -> list[str]:
-    """The metrics that a comparison names, or all results of its runs."""
+    """List the metrics that a comparison names, or all results of its runs."""
     if artifact.columns:
         return [*artifact.columns]
     metrics: list[str] = []
@@ -122,20 +122,21 @@ def check_columns(view: View) -> None:
 
 
 def column(metric: str, runs: Sequence[Record]) -> dict[str, Any]:
-    """A metric as a column: two decimals of percent and perplexities, more of small numbers."""
+    """Show a metric in a column: two decimals of percent and perplexities, more if small."""
     largest = max((abs(run.metrics.get(metric, 0.0)) for run in runs), default=0.0)
     small = 0 < largest < (1 if metric.endswith("loss") else 0.1)
     return {"metric": metric, "digits": 4 if small else 2}
 
 
 def description_of(name: str, into: Path) -> Path:
-    """The YAML from which the site shows the comparison of a name again."""
+    """Name the YAML from which the site shows the comparison of a name again."""
     return into / "tables" / f"{name}.yaml"
 
 
 def free_name(artifact: Artifact, into: Path, given: str = "") -> str:
-    """The name under which a comparison is written: its own, ``compare_arithmetic``, or the first
-    of ``compare_arithmetic_2``, ``_3``, … that no other comparison has. More seeds make no other.
+    """Find the name under which a comparison is written: its own, ``compare_arithmetic``, or the
+    first of ``compare_arithmetic_2``, ``_3``, … that no other comparison has. More seeds make no
+    other.
 
     Raises:
         ConfigError: another comparison has the ``given`` name, which is not changed.
@@ -157,7 +158,7 @@ def free_name(artifact: Artifact, into: Path, given: str = "") -> str:
 
 
 def signature(fields: dict[str, Any]) -> tuple[Any, ...]:
-    """What makes two comparisons one: their rows, what their runs compute at which scale and in
+    """Say what makes two comparisons one: their rows, what their runs compute at which scale and in
     which precision, and their columns.
     """
     words = shlex.split(fields.get("command", ""))
@@ -188,7 +189,7 @@ def write(artifact: Artifact, view: View, into: Path) -> list[Path]:
 
 
 def saved(folder: Path) -> list[Artifact]:
-    """The comparisons that were left in a folder."""
+    """Read the comparisons that were left in a folder."""
     artifacts = []
     for path in sorted(folder.glob("*.yaml")):
         try:

@@ -45,7 +45,7 @@ Draw = Callable[[Path], Path]
 
 
 def figures(view: Cells) -> Iterator[tuple[str, Draw]]:
-    """(suffix of the file's name, what draws it) of every figure that would show something."""
+    """Yield a suffix of the file's name, and what draws it, for each figure to show."""
     for number, spec in enumerate(view.artifact.figures):
         draw = drawer(spec["kind"], view.artifact.name)(view, spec)
         if draw is not None:
@@ -75,7 +75,7 @@ def title_of(view: Cells) -> str:
 
 
 def last_label(row: Row) -> str:
-    """The model or method of a row."""
+    """Name the model or method of a row."""
     return [*row.labels.values()][-1]
 
 
@@ -96,7 +96,7 @@ def _grids(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
 
 
 def mean_grid(runs: Sequence[Record]) -> Heatmap:
-    """The mean over seeds."""
+    """Average the heatmaps of runs over seeds."""
     values = np.mean([np.array(run["heatmap"], float) for run in runs], axis=0)
     return Heatmap(values, **runs[0]["axes"])
 
@@ -105,7 +105,7 @@ def mean_grid(runs: Sequence[Record]) -> Heatmap:
 
 
 def _lengths(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
-    """The mean over seeds, in a band from the lowest seed to the highest."""
+    """Draw the mean over seeds, in a band from the lowest seed to the highest."""
     styles = styles_of(last_label(row) for row in view.rows)
     axes = axes_of(view)
     panels = []
@@ -130,13 +130,13 @@ def _lengths(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
 
 
 def has_heights(panels: Sequence[Panel]) -> bool:
-    """Whether some line has a number that is not 0."""
+    """Say whether some line has a number that is not 0."""
     lines = [line for panel in panels for line in panel.lines]
     return any(any(line.y) for line in lines)
 
 
 def metrics_by_length(view: Cells) -> dict[str, str]:
-    """Every result with enough lengths to join, with itself as the title of its panel."""
+    """Find every result with enough lengths to join, with itself as the title of its panel."""
     titles: dict[str, str] = {}
     for runs in view.all_runs.values():
         for metric, lengths in sorted(lengths_of(runs[0].metrics).items()):
@@ -158,7 +158,7 @@ def lengths_of(metrics: Mapping[str, float]) -> dict[str, list[int]]:
 
 
 def axes_of(view: Cells) -> dict[str, Any]:
-    """What the heatmap of a run calls its axes; empty where no run has one."""
+    """Say what the heatmap of a run calls its axes; empty where no run has one."""
     for run in view.every_run:
         if "axes" in run:
             return run["axes"]
@@ -166,7 +166,7 @@ def axes_of(view: Cells) -> dict[str, Any]:
 
 
 def rows_by_outer_labels(view: Cells) -> dict[tuple[str, ...], list[Row]]:
-    """The rows by their labels of all dimensions but the last: each has a panel."""
+    """Group the rows by their labels of all dimensions but the last: each has a panel."""
     rows: dict[tuple[str, ...], list[Row]] = {}
     for row in view.rows:
         *outer, _ = row.labels.values()
@@ -175,7 +175,9 @@ def rows_by_outer_labels(view: Cells) -> dict[tuple[str, ...], list[Row]]:
 
 
 def curve_of(view: Cells, row: Row, metric: str, style: LineStyle) -> Line | None:
-    """A metric of a row's runs by length, of those that have it at every length of the first."""
+    """Make the curve of a metric of a row's runs by length, of those that have it at every length
+    of the first.
+    """
     runs = [run.metrics for run in view.runs(row)]
     lengths: list[int] = []
     for metrics in runs:
@@ -191,8 +193,8 @@ def curve_of(view: Cells, row: Row, metric: str, style: LineStyle) -> Line | Non
 
 
 def trained_length(view: Cells, rows: Sequence[Row], spec: Mapping[str, Any]) -> int | None:
-    """The length that all runs of rows were trained on; None where they differ in it, or where the
-    training of one that only evaluates is not recorded.
+    """Find the length that all runs of rows were trained on; None where they differ in it, or where
+    the training of one that only evaluates is not recorded.
     """
     if "trained" in spec:
         return spec["trained"]
@@ -215,7 +217,7 @@ def length_panel(
     lines: list[Line],
     trained: int | None,
 ) -> Panel:
-    """The panel of a metric by length."""
+    """Make the panel of a metric by length."""
     measure = metric.rpartition("/")[2].replace("_", " ")
     percent = " (%)" if measure in axes.get("rows", ()) else ""
     quantity = spec.get("quantity", measure + percent)
@@ -226,7 +228,9 @@ def length_panel(
 
 
 def best_guess(group: str, lengths: Sequence[int]) -> Line:
-    """The share of states of a word problem that the best guess from the position gets right."""
+    """Compute the share of states of a word problem that the best guess from the position gets
+    right.
+    """
     from tape_exp.data.groups import GROUPS
 
     guess = 100 * GROUPS[group]().guess(lengths[-1])
@@ -238,7 +242,7 @@ def best_guess(group: str, lengths: Sequence[int]) -> Line:
 
 
 def _losses(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
-    """The mean over seeds, in a band from the lowest seed to the highest."""
+    """Draw the mean over seeds, in a band from the lowest seed to the highest."""
     lines: dict[str, list[Line]] = {}
     styles = styles_of(last_label(row) for row in view.rows)
     further: dict[str, LineStyle] = {}  # of what has not the name of a model
@@ -262,7 +266,9 @@ def _losses(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
 
 
 def loss_line(name: str, runs: Sequence[Record], style: LineStyle) -> Line | None:
-    """The validation loss of runs at the steps that all have; None where these are too few."""
+    """Make the line of the validation loss of runs at the steps that all have; None where these are
+    too few.
+    """
     curves = []
     for run in runs:
         curve = run.get("curves", {}).get("val/loss")
@@ -291,7 +297,7 @@ class PartsPanel:
 
 
 def _parts(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
-    """Means over seeds and their intervals, of models that have at least two of the labels."""
+    """Draw means over seeds and their intervals, of models that have at least two of the labels."""
     across = spec["across"]
     points: dict[PartsPanel, dict[str, dict[str, Value]]] = {}
     for heading in spec["of"]:
@@ -326,7 +332,7 @@ def parts_panel(
     labels: Sequence[str],
     styles: Mapping[str, LineStyle],
 ) -> Panel:
-    """The points of each model beside one another, at the place of their label."""
+    """Draw the points of each model beside one another, at the place of their label."""
     lines = []
     for number, (model, points) in enumerate(models.items()):
         aside = 0.6 * ((number + 0.5) / len(models) - 0.5)
@@ -346,7 +352,7 @@ def parts_panel(
 
 
 def _matrices(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
-    """A panel a layer, on one scale."""
+    """Draw a panel for each layer, on one scale."""
     runs = view.runs(view.rows[0]) if view.rows else []
     panels = {}
     for name, matrix in (runs[0].get("matrices", {}) if runs else {}).items():
@@ -359,7 +365,7 @@ def _matrices(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
 
 
 def _pattern(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
-    """E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
+    """Draw E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
     first = {}
     for row in view.rows:
         runs = view.runs(row)

@@ -11,8 +11,8 @@ from tape_exp.settings.errors import ConfigError
 
 
 def specs_of_words(words: Sequence[str]) -> list[RunSpec]:
-    """The runs of overrides with commas, or of artifacts, as ``tape-exp paper run`` takes them;
-    those that begin from others come later. Words for sbatch, ``slurm.mem=8G``, are left out.
+    """List the runs of overrides with commas, or of artifacts, as ``tape-exp paper run`` takes
+    them; those that begin from others come later. Words for sbatch, ``slurm.mem=8G``, are left out.
     """
     words = grid.run_words(words)
     if not any(word.isidentifier() for word in words):
@@ -23,7 +23,7 @@ def specs_of_words(words: Sequence[str]) -> list[RunSpec]:
 
 
 def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
-    """The artifacts, scale, seeds and further overrides that the words of ``run`` ask for."""
+    """Read which artifacts, scale, seeds and further overrides the words of ``run`` ask for."""
     scale, seeds, extra = grid.scale_and_seeds([word for word in words if "=" in word])
     if wrong := [w for w in extra if w.startswith(("task=", "model=", "peft=", "debug"))]:
         raise ConfigError(
@@ -40,7 +40,7 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
 
 
 def no_runs(artifact: Artifact, scale: str) -> str:
-    """Why an artifact has no runs at a scale, and what to give instead, as a sentence."""
+    """Say why an artifact has no runs at a scale, and what to give instead, as a sentence."""
     if not artifact.rows:
         return f"{artifact.name} has no runs of models: `{artifact.command}` measures it."
     scales = " or ".join(f"scale={known}" for known in artifact.scales)

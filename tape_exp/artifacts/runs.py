@@ -32,8 +32,8 @@ def specs_of_artifacts(
     only: Sequence[str] = (),  # patterns of a shell, one of which a run's label fits
     recorded: bool = False,  # whether runs that have a record are named too
 ) -> list[RunSpec]:
-    """The runs of artifacts that have no record, or all with ``rerun=true``, each after its base;
-    every artifact gets a seed before the next seed. A run that several need is named once.
+    """List the runs of artifacts that have no record, or all with ``rerun=true``, each after its
+    base; every artifact gets a seed before the next seed. A run that several need is named once.
     """
     records = read_records() if records is None else records
     index = RecordIndex(records)
@@ -100,7 +100,7 @@ class ArtifactRun:
 
 
 def runs_at(view: Cells, seed: int) -> list[ArtifactRun]:
-    """Every run of an artifact at a seed, once."""
+    """List every run of an artifact at a seed, once."""
     runs: dict[Sequence[str], ArtifactRun] = {}
     columns: list[Column | None] = [column for column in view.columns if column.who == "ours"]
     for row, column in itertools.product(view.rows, columns or [None]):
@@ -122,8 +122,9 @@ def runs_at(view: Cells, seed: int) -> list[ArtifactRun]:
 
 
 def places_of(column: Column | None) -> list[str]:
-    """What tells the runs of a column apart from those of others: the values of the placeholders in
-    its overrides, or else its name; nothing of a column that has no runs of its own.
+    """Say what tells the runs of a column apart from those of others: the values of the
+    placeholders in its overrides, or else its name; nothing of a column that has no runs of its
+    own.
 
     >>> places_of(Column("ours {d}", {"where": ["task.dataset={d}"]}, "ours", {"d": "qmsum"}))
     ['qmsum']

@@ -70,7 +70,7 @@ class Panel:
 
 
 def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Line:
-    """The mean over runs, (runs, points), in a band from the lowest to the highest."""
+    """Draw the mean over runs, (runs, points), in a band from the lowest to the highest."""
     values = np.array(runs)
     return Line(name, x, values.mean(0), values.min(0), values.max(0), style)
 
@@ -104,14 +104,14 @@ def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = 
 
 
 def _names_a_row(handles: Sequence[Line2D]) -> int:
-    """How many names of a legend fit beside each other, each as wide as the longest."""
+    """Say how many names of a legend fit beside each other, each as wide as the longest."""
     letters = max((len(str(handle.get_label())) for handle in handles), default=0)
     width = 0.4 + letters * LETTER * SMALL / 72  # inches: the sample of the line, and the name
     return max(1, min(len(handles), int(WIDTH / width)))
 
 
 def _handles(panels: Sequence[Panel]) -> list[Line2D]:
-    """A handle for every name, references and the line at the trained length last."""
+    """Make a handle for every name, references and the line at the trained length last."""
     named: dict[str, Line] = {}
     for panel in panels:
         named |= {line.name: line for line in panel.lines if line.name}
@@ -123,7 +123,7 @@ def _handles(panels: Sequence[Panel]) -> list[Line2D]:
 
 
 def _properties(line: Line) -> dict[str, Any]:
-    """The properties of a line in matplotlib's words."""
+    """Write the properties of a line in matplotlib's words."""
     return {
         "color": line.style.colour,
         "marker": line.style.marker,
@@ -159,8 +159,8 @@ def _draw_panel(axis: Any, panel: Panel, width: float) -> None:
 
 
 def labels_with_room(lengths: Sequence[float], trained: float | None, width: float) -> list[str]:
-    """The labels of ticks at lengths on a logarithmic axis of so many inches; empty where another
-    one is in the way: of the trained length, the longest, the shortest, or a power of two.
+    """List the labels of ticks at lengths on a logarithmic axis of so many inches; empty where
+    another one is in the way: of the trained length, the longest, the shortest, or a power of two.
     """
     ascending = sorted(lengths)
     powers = [length for length in ascending if math.log2(length).is_integer()]
@@ -234,14 +234,14 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
 
 
 def _grids_a_row(count: int) -> int:
-    """How many of so many grids are drawn beside each other."""
+    """Say how many of so many grids are drawn beside each other."""
     if count < 4:
         return count
     return 2 if count == 4 else 3
 
 
 def _as_curve(heatmap: Heatmap) -> Panel:
-    """A line for each row, over the lengths that the columns name."""
+    """Draw a line for each row, over the lengths that the columns name."""
     x = [int(name) for name in heatmap.columns] or [*range(1, len(heatmap.values[0]) + 1)]
     axis = length_axis(x, heatmap.trained_length) | {"ylim": PERCENT}
     lines = []
@@ -251,7 +251,7 @@ def _as_curve(heatmap: Heatmap) -> Panel:
 
 
 def length_axis(lengths: Sequence[int], trained: float | None) -> dict[str, Any]:
-    """The horizontal axis of every panel over lengths, as keywords of one."""
+    """Describe the horizontal axis of every panel over lengths, as keywords of one."""
     return {"ticks": lengths, "trained": trained, "log_x": min(lengths) > 0}
 
 
@@ -271,7 +271,7 @@ def _draw_grid(axis: Any, heatmap: Heatmap) -> Any:
 
 
 def ticks(n: int, names: Sequence[str], few: int = 10) -> tuple[list[int], list[str]]:
-    """The places and labels of ticks: all rows or columns if few or named, else about four."""
+    """List the places and labels of ticks: all rows or columns if few or named, else about four."""
     if names or n <= few:
         step = 1
     elif n <= 10:
@@ -335,7 +335,7 @@ def matrices(
 
 
 def colour_range(values: np.ndarray) -> dict[str, Any]:
-    """The colours of values, the ends of their scale, and whether the largest are beyond it."""
+    """Choose the colours of values and the ends of their scale; say whether some are beyond it."""
     values = values[np.isfinite(values)]
     signed = values.min() < 0
     most = np.abs(values).max()
@@ -350,7 +350,7 @@ def colour_range(values: np.ndarray) -> dict[str, Any]:
 
 
 def causal(values: np.ndarray) -> np.ndarray:
-    """A matrix of (query, key) that leaves keys after the query blank."""
+    """Blank the keys after the query in a matrix of (query, key)."""
     return np.where(np.tri(*values.shape), values, np.nan)
 
 
@@ -375,7 +375,7 @@ def run_matrices(
 
 
 def successive_alike(run: Mapping[str, np.ndarray]) -> list[list[str]]:
-    """The names of matrices, those of successive layers with the same values together:
+    """List the names of matrices, those of successive layers with the same values together:
     ``[["products@1", "products@2"], ["products@3"]]``.
     """
     groups: list[list[str]] = []
@@ -393,16 +393,16 @@ def successive_alike(run: Mapping[str, np.ndarray]) -> list[list[str]]:
 
 
 def kind_and_sample(key: str) -> tuple[str, str]:
-    """What a run's matrix is of: ``("attention", "first solved")``."""
+    """Say what a run's matrix is of: ``("attention", "first solved")``."""
     return key.partition("@")[0], sample(key)
 
 
 def layers_of(keys: Sequence[str]) -> str:
-    """The layers of matrices, in words: ``layer 2`` or ``layers 1 to 3``."""
+    """Write the layers of matrices, in words: ``layer 2`` or ``layers 1 to 3``."""
     layers = [key.partition("@")[2].partition(" ")[0] for key in keys]
     return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
 
 
 def sample(key: str) -> str:
-    """Of which sample a run's matrix is, in words."""
+    """Say of which sample a run's matrix is."""
     return key.partition(" ")[2].replace("_", " ")

@@ -132,8 +132,8 @@ COLOURS = tuple(dict.fromkeys([*KEPT, *(family.shades[0] for family in FAMILIES)
 
 
 def styles_of(names: Iterable[str]) -> dict[str, LineStyle]:
-    """The styles of names in one figure: no two have the same colour and marker, and as long as
-    there are some, each has a colour and a marker that no other has.
+    """Choose the styles of names in one figure: no two have the same colour and marker, and as long
+    as there are some, each has a colour and a marker that no other has.
 
     The first of a family always has its own. Other members have the shade of their place in the
     family, or another one that is free; what is in no family, as an encoding of one's own, has a
@@ -147,7 +147,7 @@ def styles_of(names: Iterable[str]) -> dict[str, LineStyle]:
 
 
 def categorical(number: int) -> LineStyle:
-    """The style of the n-th of some things that are not encodings."""
+    """Choose the style of the n-th of some things that are not encodings."""
     colours = ("#1f1f99", *COLOURS)
     marker = MARKERS[number % len(MARKERS)]
     return LineStyle(colours[number % len(colours)], marker, DASHES[number % len(DASHES)])
@@ -162,7 +162,7 @@ def _rank(name: str) -> int:
 
 
 def _plain(name: str) -> str:
-    """The name of a model that may have a mark."""
+    """Strip the mark from the name of a model that may have one."""
     return name.rstrip("†")
 
 
@@ -171,7 +171,7 @@ def _family_of(name: str) -> Family | None:
 
 
 def _free_style(name: str, taken: Sequence[LineStyle]) -> LineStyle:
-    """The style that a name would like best of those that differ from all that are taken."""
+    """Choose the style that a name would like best of those that differ from all that are taken."""
     family = _family_of(name)
     if family is None:
         colours: Sequence[str] = COLOURS
@@ -194,13 +194,13 @@ def _free_style(name: str, taken: Sequence[LineStyle]) -> LineStyle:
 
 
 def _from(number: int, items: Sequence[str]) -> tuple[str, ...]:
-    """All items, beginning with the n-th."""
+    """List all items, beginning with the n-th."""
     begin = number % len(items)
     return (*items[begin:], *items[:begin])
 
 
 def new_figure(height: float, title: str = "") -> Figure:
-    """A figure of so many inches and its title above; it needs no display."""
+    """Make a figure of so many inches and its title above; it needs no display."""
     title = fitted(title, WIDTH, TITLE)
     above = (title.count("\n") + 1) * 1.35 * TITLE / 72 if title else 0
     figure = Figure(figsize=(WIDTH, height + above), layout="constrained")
@@ -211,7 +211,9 @@ def new_figure(height: float, title: str = "") -> Figure:
 
 
 def fitted(text: str, width: float, points: float = TYPE) -> str:
-    """A text in as few lines of at most so many inches as it needs, of about the same length."""
+    """Wrap a text into as few lines of at most so many inches as it needs, of about the same
+    length.
+    """
     if not text:
         return ""
     wrap = partial(textwrap.wrap, text, break_long_words=False)

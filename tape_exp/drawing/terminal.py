@@ -17,7 +17,7 @@ class Terminal(Console):
 
 
 def brief(value: float, digits: int) -> str:
-    """A number in few characters: ``2.3341``, and below 0.01 ``8.3e-04``."""
+    """Write a number in few characters: ``2.3341``, and below 0.01 ``8.3e-04``."""
     return f"{value:.{digits}f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
 
 
@@ -43,18 +43,18 @@ def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -
 
 
 def _cell_width(grid: Heatmap, tens: bool) -> int:
-    """Letters of a cell and the space after it."""
+    """Count the letters of a cell and the space after it."""
     return max(2 if tens else 4, *(len(head) + 1 for head in grid.columns or [""]))
 
 
 def _width(grid: Heatmap, tens: bool) -> int:
-    """Letters of a line of a grid, with the names of its rows and its frame."""
+    """Count the letters of a line of a grid, with the names of its rows and its frame."""
     names = max(map(len, grid.rows or ["00"]))
     return names + 1 + grid.values.shape[1] * _cell_width(grid, tens) + 1
 
 
 def _block(name: str, grid: Heatmap, console: Console, tens: bool) -> Text:
-    """A grid below its name: the columns' names, and a line for each row."""
+    """Write a grid below its name: the columns' names, and a line for each row."""
     from tape_exp.drawing.plots import ticks
 
     rows, columns = grid.values.shape
@@ -81,7 +81,9 @@ def _block(name: str, grid: Heatmap, console: Console, tens: bool) -> Text:
 
 
 def _cell(value: float, width: int, tens: bool, coloured: bool) -> tuple[str, str]:
-    """A cell's text and style: its percent or tens, on a terminal in the figures' colour too."""
+    """Choose a cell's text and style: its percent or tens, on a terminal in the figures' colour
+    too.
+    """
     if np.isnan(value):
         return "·".rjust(width - 1) + " ", ""
     number = min(int(value // 10), 9) if tens else round(value)

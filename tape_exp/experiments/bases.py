@@ -19,7 +19,7 @@ from tape_exp.settings.errors import ConfigError
 
 
 def key_of(spec: RunSpec) -> str:
-    """Of a run and the place of its folder: two specs of one key are one run."""
+    """Identify a run and the place of its folder: two specs of one key are one run."""
     return json.dumps([identity_of(spec.config), spec.config.runs], sort_keys=True)
 
 
@@ -58,9 +58,9 @@ def with_bases(specs: dict[str, RunSpec], spec: RunSpec) -> None:
 
 
 def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictConfig]]:
-    """Overrides and config of all bases of a run (``checkpoint=<task>``), the first to run first.
-    The run's words that are not of its task or checkpoint, or stretch its positions, hold for what
-    it begins from too.
+    """Yield overrides and config of all bases of a run (``checkpoint=<task>``), the first to run
+    first. The run's words that are not of its task or checkpoint, or stretch its positions, hold
+    for what it begins from too.
     """
     task = cfg.checkpoint
     if task is None or not starting_weights.is_task(task):
@@ -82,7 +82,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
 
 
 def runnable(specs: Sequence[RunSpec], all_of_them: bool = False) -> list[RunSpec]:
-    """The runs that can run, or have a record.
+    """List the runs that can run, or have a record.
 
     Why others cannot is said, each reason once; where none can, or all of them should, the reason
     is a ConfigError, and so is a metric that no run measures.

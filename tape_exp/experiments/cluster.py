@@ -13,8 +13,8 @@ UNSET = ("false", "null", "")  # values of an option that is left out
 
 
 def cluster_settings() -> dict[str, Any]:
-    """Its options, ``{"cpus-per-task": "8"}``, and ``setup`` as a list of lines; empty without a
-    file.
+    """Read its options, ``{"cpus-per-task": "8"}``, and ``setup`` as a list of lines; empty without
+    a file.
 
     Raises:
         ConfigError: it is no mapping.
@@ -31,8 +31,8 @@ def cluster_settings() -> dict[str, Any]:
 
 
 def flags(options: Mapping[str, str]) -> list[str]:
-    """Options as sbatch takes them: ``--time=600``, or ``--requeue`` of one that is ``true``; one
-    that is ``false`` or has no value is left out.
+    """Write options as sbatch takes them: ``--time=600``, or ``--requeue`` of one that is ``true``;
+    one that is ``false`` or has no value is left out.
     """
     set_ones = {option: value for option, value in options.items() if value not in UNSET}
     return [

@@ -33,7 +33,7 @@ def collect(specs: Sequence[RunSpec], into: Path | None = None) -> list[RunSpec]
 
 
 def finished(spec: RunSpec) -> RunDirectory | None:
-    """The folder of a run that is done; None of one that is not, or that cannot begin yet."""
+    """Find the folder of a run that is done; None of one that is not, or that cannot begin yet."""
     try:
         directory = RunDirectory(spec.config)
     except ConfigError:

@@ -15,14 +15,14 @@ CAP = 64  # jobs at once
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 of an option."""
+    """Read an option as a whole number from 1."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text} must be a whole number from 1")
     return int(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Where the runs of a command are made, and how many at a time."""
+    """Say where the runs of a command are made, and how many at a time."""
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--cores", type=positive, help="runs at a time here, one thread each")
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")

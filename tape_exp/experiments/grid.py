@@ -26,7 +26,7 @@ from tape_exp.settings.plugins import names_in
 
 
 def specs_of_grid(words: Sequence[str]) -> list[RunSpec]:
-    """A run for each combination of the words' values, after the runs that they begin from.
+    """List a run for each combination of the words' values, after the runs that they begin from.
 
     Raises:
         ConfigError: a word is wrong, or a run cannot start.
@@ -45,8 +45,8 @@ def specs_of_grid(words: Sequence[str]) -> list[RunSpec]:
 
 
 def begins_from_another(spec: RunSpec) -> bool:
-    """Whether a run begins from one that is there, and is not the one that would be made for it:
-    a run of the same task with other settings.
+    """Say whether a run begins from one that is there, and is not the one that would be made for
+    it: a run of the same task with other settings.
     """
     own: dict[str, RunSpec] = {}
     with_bases(own, replace(spec))
@@ -56,7 +56,7 @@ def begins_from_another(spec: RunSpec) -> bool:
 
 
 def run_words(words: Sequence[str]) -> list[str]:
-    """The words of a command that name runs, as Hydra has them: without those for sbatch
+    """List the words of a command that name runs, as Hydra has them: without those for sbatch
     (``slurm.mem=8G``), ``seeds=`` as ``seed=``, and only the last word of each key.
 
     Raises:
@@ -79,7 +79,7 @@ def run_words(words: Sequence[str]) -> list[str]:
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
-    """Every combination of the values of a grid, each once."""
+    """List every combination of the values of a grid, each once."""
     choices = []
     for override in parsed(words):
         if override.is_sweep_override():
@@ -91,21 +91,21 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 
 
 def parsed(words: Sequence[str]) -> list[Override]:
-    """The words as Hydra reads them."""
+    """List the words as Hydra reads them."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()  # knows what glob() can choose
         return OverridesParser.create(loader).parse_overrides(list(words))
 
 
 def values_of(override: Override) -> list[str]:
-    """The values of a word, as they are written."""
+    """List the values of a word, as they are written."""
     if override.is_sweep_override():
         return [str(value) for value in override.sweep_string_iterator()]
     return [str(override.input_line).partition("=")[2]]
 
 
 def take(words: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The values of some keys among the words of a command, each once, and its other words."""
+    """List the values of some keys among the words of a command, each once, and its other words."""
     chosen = [word for word in words if word.partition("=")[0] in keys]
     values = {}
     for override in parsed(chosen):
@@ -114,7 +114,7 @@ def take(words: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, list[str]
 
 
 def scale_and_seeds(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
-    """The values of ``scale=`` (default: smoke) and ``seed=`` (default: 0), and other words."""
+    """Take ``scale=`` (default: smoke) and ``seed=`` (default: 0) out of the words."""
     values, others = take(words, ("scale", "seed"))
     scales = values.get("scale", ["smoke"])
     if len(scales) > 1:
@@ -127,7 +127,7 @@ def scale_and_seeds(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
 
 
 def axes(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The keys that have several values, with these, and the words that have one."""
+    """List the keys that have several values, with these, and the words that have one."""
     several: dict[str, list[str]] = {}
     fixed = []
     for word, override in zip(words, parsed(words), strict=True):
@@ -139,7 +139,7 @@ def axes(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def as_flags(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The words of a command with ``metrics=a,b`` as the option ``--metrics=a,b``."""
+    """List the words of a command with ``metrics=a,b`` as the option ``--metrics=a,b``."""
     return [f"--{word}" if word.partition("=")[0] in names else word for word in words]
 
 
@@ -160,5 +160,5 @@ def check_words(what: str, settings: Mapping[str, Sequence[str]], further: Seque
 
 
 def without_places(overrides: Sequence[str]) -> list[str]:
-    """Those that say what a run computes, not where it is, in one order."""
+    """List those that say what a run computes, not where it is, in one order."""
     return sorted(word for word in overrides if section_of(word) not in NOT_COMPUTED)

@@ -54,7 +54,7 @@ class Running:
     errors: IO[bytes] | None = None
 
     def last_line(self) -> str:
-        """What the process said last, which is its error where there is one."""
+        """Say what the process said last, which is its error where there is one."""
         if self.errors is None:
             return ""
         with self.errors:
@@ -106,7 +106,7 @@ def run(
 
 
 def start(spec: RunSpec, one_thread: bool) -> Running:
-    """The process of a run. Ctrl-C reaches only the parent, which asks it to save and leave."""
+    """Start the process of a run. Ctrl-C reaches only the parent, which asks it to save."""
     command = [sys.executable, "-m", "tape_exp.training", *spec.overrides]
     environment = with_parent()
     if not one_thread:
@@ -138,7 +138,7 @@ def end(spec: RunSpec, ended: Running, outcome: Outcome) -> None:
 
 
 def written_reason(spec: RunSpec) -> str:
-    """Why a run failed, as its folder has it; empty where it has nothing."""
+    """Say why a run failed, as its folder has it; empty where it has nothing."""
     try:
         path = RunDirectory(spec.config).path / "FAILED"
     except ConfigError as error:
@@ -147,14 +147,16 @@ def written_reason(spec: RunSpec) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line of what a command printed, without what marks it as an error."""
+    """Find the last line of what a command printed, without what marks it as an error."""
     lines = text.strip().splitlines()
     return lines[-1].removeprefix("error: ") if lines else ""
 
 
 @contextmanager
 def time_limit(minutes: float | None) -> Iterator[None]:
-    """A signal to this process when the time is over; it ends quietly here, wherever it was met."""
+    """Signal this process when the time is over; it ends quietly here, wherever it was
+    met.
+    """
     timer = threading.Timer((minutes or 0) * 60, os.kill, (os.getpid(), signal.SIGUSR1))
     timer.daemon = True
     with Preemption():

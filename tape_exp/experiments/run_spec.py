@@ -79,7 +79,7 @@ def write_specs(specs: Sequence[RunSpec], sweep: Path) -> None:
 
 
 def read_specs(sweep: Path) -> list[RunSpec]:
-    """The runs of a submitted sweep, in the order of its array."""
+    """List the runs of a submitted sweep, in the order of its array."""
     specs = []
     for line in (sweep / "jobs.tsv").read_text(encoding="utf-8").splitlines():
         words, folder, steps, recorded = line.split("\t")

@@ -46,7 +46,7 @@ class Array:
     follows: bool
 
     def options(self, cap: int, before: str) -> list[str]:
-        """The options of sbatch, where ``before`` is the id of the array before it."""
+        """List the options of sbatch, where ``before`` is the id of the array before it."""
         options = [f"--array={','.join(map(str, self.numbers))}%{cap}"]
         needed = [*self.needed, before] if self.follows else self.needed
         if needed:
@@ -143,15 +143,15 @@ def print_defaults(options: dict[str, Any]) -> None:
 
 
 def sweep_folder(specs: Sequence[RunSpec]) -> Path:
-    """``<runs>/.sweeps/<name>``, where the name is a function of the runs and of this place."""
+    """Find ``<runs>/.sweeps/<name>``: the name is a function of the runs and of this place."""
     sweeps = Path(specs[0].config.runs).expanduser().resolve() / ".sweeps"
     text = "\n".join([str(sweeps), *(spec.line for spec in specs)])
     return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def known_queue(sweep: str) -> dict[int, tuple[str, str]]:
-    """The tasks of a sweep that are in the queue. Raises :class:`ConfigError` where that is not
-    known, since its runs may be there.
+    """Ask for the tasks of a sweep that are in the queue. Raises :class:`ConfigError` where that is
+    not known, since its runs may be there.
     """
     try:
         return queued(sweep)
@@ -168,7 +168,7 @@ def known_queue(sweep: str) -> dict[int, tuple[str, str]]:
 def arrays_of(
     specs: Sequence[RunSpec], queue: Mapping[int, tuple[str, str]], after: Sequence[str]
 ) -> list[Array]:
-    """An array for each level of the runs that are neither done nor in the queue.
+    """Submit an array for each level of the runs that are neither done nor in the queue.
 
     An array begins when those of the lower levels have ended (``afterany``: one failed run must not
     cost the others, and a run whose base failed says so itself).
@@ -185,15 +185,15 @@ def arrays_of(
 def counts(
     specs: Sequence[RunSpec], queue: Mapping[int, tuple[str, str]], arrays: Sequence[Array]
 ) -> str:
-    """How many runs are done, in the queue and to be submitted."""
+    """Say how many runs are done, in the queue and to be submitted."""
     todo = sum(len(array.numbers) for array in arrays)
     done = len(specs) - todo - len(queue)
     return f"{len(specs)} runs: {done} done, {len(queue)} in the queue, {todo} to submit."
 
 
 def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, Any]:
-    """The options of sbatch, and ``setup``: what the devices take, then launch/cluster.yaml,
-    then ``slurm.<option>=<value>`` among the words.
+    """Collect the options of sbatch, and ``setup``: what the devices take, then
+    launch/cluster.yaml, then ``slurm.<option>=<value>`` among the words.
     """
     devices = {(spec.config.trainer.nodes, spec.config.trainer.devices) for spec in specs}
     if len(devices) > 1:
@@ -243,8 +243,8 @@ def submit_workers(
 def batch_script(
     specs: Sequence[RunSpec], command: Sequence[str], sweep: Path, code: Path, module: str = ""
 ) -> str:
-    """The script of every task: options of sbatch, the lines of ``setup``, which code runs (or a
-    module's, which is no run), and ``launch/job.sh`` and ``launch/array.sh`` as they are now.
+    """Write the script of every task: options of sbatch, the lines of ``setup``, which code runs
+    (or a module's, which is no run), and ``launch/job.sh`` and ``launch/array.sh`` as they are now.
     """
     options = sbatch_options(specs, command)
     log = {"output": f"{sweep}/logs/%a.txt", "open-mode": "append"}
@@ -265,14 +265,14 @@ def batch_script(
 
 
 def quoted(flag: str) -> str:
-    """``--qos='a b'`` of ``--qos=a b``, as sbatch reads it in a script."""
+    """Write ``--qos='a b'`` for ``--qos=a b``, as sbatch reads it in a script."""
     option, equals, value = flag.partition("=")
     return f"{option}={shlex.quote(value)}" if equals else option
 
 
 def queued(sweep: str) -> dict[int, tuple[str, str]]:
-    """The user's tasks of a sweep that are in the queue: SLURM's word for the state of each, and
-    the id of its array, ``{3: ("PENDING", "41")}``.
+    """Ask for the user's tasks of a sweep that are in the queue: SLURM's word for the state of
+    each, and the id of its array, ``{3: ("PENDING", "41")}``.
 
     Raises:
         ConfigError: there is no squeue, or it does not answer: the queue may hold anything.
@@ -295,7 +295,7 @@ def sbatch(arguments: Sequence[str]) -> str:
 
 
 def _run(*command: str) -> str:
-    """What a command of SLURM prints; what it says of a failure has lines of its own."""
+    """Say what a command of SLURM prints; what it says of a failure has lines of its own."""
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -15,8 +15,8 @@ LOCK_SECONDS = 60.0
 
 
 def snapshot(folder: Path) -> Path:
-    """``<folder>/<commit>``, a worktree of the clone that later edits and pulls do not change; what
-    is not a clone runs where it is.
+    """Make ``<folder>/<commit>``, a worktree of the clone that later edits and pulls do not change;
+    what is not a clone runs where it is.
 
     Raises:
         ConfigError: the clone has changes that are not committed, or git cannot copy it.
@@ -43,7 +43,7 @@ def check_committed() -> None:
 
 
 def place_of(folder: Path) -> Path:
-    """Where the copy of today's commit is or will be."""
+    """Say where the copy of today's commit is or will be."""
     commit = git_state()["commit"]
     return folder / commit[:10] if commit else ROOT
 

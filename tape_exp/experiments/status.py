@@ -62,8 +62,8 @@ def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
 
 
 def state_of(job: RunSpec, queued: str, log: Path) -> tuple[str, str]:
-    """The state of a run and a note, such as the last line of an error: from its folder, SLURM's
-    word for its task in the queue, if that is there, and what it printed.
+    """List the state of a run and a note, such as the last line of an error: from its folder,
+    SLURM's word for its task in the queue, if that is there, and what it printed.
     """
     if job.folder is None and log.exists():  # its base was not finished at submission
         printed = re.findall(
@@ -88,14 +88,14 @@ def state_of(job: RunSpec, queued: str, log: Path) -> tuple[str, str]:
 
 
 def step_of(job: RunSpec) -> str:
-    """The last step that a run has reported, ``40/100``."""
+    """Find the last step that a run has reported, ``40/100``."""
     rows = last_rows(job)
     return f"{rows[-1]['step']}/{job.steps}" if rows else ""
 
 
 def time_to_go(job: RunSpec) -> str:
-    """The time that the rest of the training takes at the rate of the last reports, ``0:12:30
-    left``; nothing before there are two of them.
+    """Estimate the time that the rest of the training takes at the rate of the last reports,
+    ``0:12:30 left``; nothing before there are two of them.
     """
     rows = last_rows(job)
     steps = rows[-1]["step"] - rows[0]["step"] if rows else 0
@@ -107,7 +107,7 @@ def time_to_go(job: RunSpec) -> str:
 
 
 def last_rows(job: RunSpec) -> list[dict[str, Any]]:
-    """The last rows of the metrics of a run that trains; a line may be cut at either end."""
+    """List the last rows of the metrics of a run that trains; a line may be cut at either end."""
     rows = []
     for line in tail(job.folder / "metrics.jsonl") if job.folder and job.steps else []:
         with suppress(ValueError):
@@ -116,7 +116,7 @@ def last_rows(job: RunSpec) -> list[dict[str, Any]]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a run: one on this machine, or any that shares locks."""
+    """Say whether a process holds the lock of a run, here or on a machine that shares locks."""
     with suppress(FileNotFoundError), (folder / ".lock").open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -126,7 +126,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def tail(path: Path) -> list[str]:
-    """The last lines of a file that are not empty; none if there is no file."""
+    """List the last lines of a file that are not empty; none if there is no file."""
     if not path.exists():
         return []
     with path.open("rb") as file:

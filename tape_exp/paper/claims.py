@@ -16,7 +16,7 @@ from tape_exp.settings.naming import display_name
 
 
 def verdict(view: View, claim: Claim) -> Verdict:
-    """The verdict on a claim of an artifact at a scale."""
+    """Judge a claim of an artifact at a scale."""
     if claim.rule:
         return function_at(claim.rule, f"rule of {view.artifact.name}")(view, claim)
     on_builtin = view.scale == "smoke" or "builtin" in view.lookup("task.source")
@@ -40,8 +40,8 @@ class Comparable:
 
 
 def contests(view: View, claim: Claim) -> Iterator[Contest]:
-    """The comparisons that a claim makes: at each choice of the other dimensions, in each column,
-    of each pair of a favourite and its rivals.
+    """Yield the comparisons that a claim makes: at each choice of the other dimensions, in each
+    column, of each pair of a favourite and its rivals.
 
     Of ``better: [tape]``, ``at: {"{n}": "{n} tokens"}`` and the models rope, fire and tape there is
     one: tape against rope and fire, in the column of the longest length.
@@ -57,7 +57,7 @@ def contests(view: View, claim: Claim) -> Iterator[Contest]:
 
 
 def matches_of(claim: Claim, labels: Sequence[str]) -> list[Match]:
-    """Who is compared with whom."""
+    """Say who is compared with whom."""
     if claim.pairs:
         return [Match(deeper, [before]) for before, deeper in pairwise(labels)]
     others = [label for label in labels if label not in claim.better]
@@ -66,14 +66,14 @@ def matches_of(claim: Claim, labels: Sequence[str]) -> list[Match]:
 
 
 def labels_of(view: View, dimension: str) -> list[str]:
-    """The labels of a dimension, in order; none of one that the artifact has not."""
+    """List the labels of a dimension, in order; none of one that the artifact has not."""
     if dimension not in view.dimensions():
         return []
     return list(dict.fromkeys(row.labels[dimension] for row in view.rows))
 
 
 def rows_compared(view: View, claim: Claim, among: str) -> Iterator[list[Row]]:
-    """The rows of each choice of the other dimensions, those that differ in ``among`` alone."""
+    """Yield the rows of each choice of the other dimensions: they differ in ``among`` alone."""
     others = {name: labels_of(view, name) for name in view.dimensions() if name != among}
     for name, chosen in claim.rows.items():
         others[name] = [last_measured(view, name)] if chosen == "last" else chosen
@@ -83,7 +83,7 @@ def rows_compared(view: View, claim: Claim, among: str) -> Iterator[list[Row]]:
 
 
 def last_measured(view: View, name: str) -> str:
-    """The last label of a dimension of which something is measured."""
+    """Find the last label of a dimension of which something is measured."""
     columns = [column for column in view.columns if "metric" in column.spec]
     rows = {row.labels[name]: row for row in view.rows}
     for label, row in reversed(rows.items()):
@@ -94,7 +94,7 @@ def last_measured(view: View, name: str) -> str:
 
 
 def comparables(view: View, claim: Claim) -> Iterator[Comparable]:
-    """Each column at which the claim compares, or the lengths of a corpus together."""
+    """Yield each column at which the claim compares, or the lengths of a corpus together."""
     for name, title in claim.at.items():
         if claim.pooled:
             by_corpus: dict[tuple[Any, ...], list[Column]] = {}
@@ -109,7 +109,9 @@ def comparables(view: View, claim: Claim) -> Iterator[Comparable]:
 
 
 def places(view: View, name: str, every_length: bool = False) -> list[Column]:
-    """The columns of ours that a claim is about: of those by a length the last, or all, from it."""
+    """List the columns of ours that a claim is about: of those by a length the last, or all, from
+    it.
+    """
     columns = [column for column in view.columns_named(name) if column.who == "ours"]
     if not all(is_by_length(column) for column in columns):
         return columns
@@ -117,14 +119,14 @@ def places(view: View, name: str, every_length: bool = False) -> list[Column]:
 
 
 def is_by_length(column: Column) -> bool:
-    """Whether a column is told from its neighbours by numbers alone."""
+    """Say whether a column is told from its neighbours by numbers alone."""
     return all(isinstance(value, int) for value in column.at.values())
 
 
 def contest(
     view: View, claim: Claim, rows: Mapping[str, Row], at: Comparable, match: Match
 ) -> Contest:
-    """One comparison of a claim, among rows by their label."""
+    """Make one comparison of a claim, among rows by their label."""
     column = at.columns[0]
     measured: dict[str, Value | None] = {}
     published: dict[str, Value | None] = {}
@@ -161,12 +163,12 @@ def contest(
 
 
 def called(label: str, claim: Claim) -> str:
-    """What a verdict calls a label: ``layer 3`` in the place of a bare number."""
+    """Say what a verdict calls a label: ``layer 3`` in the place of a bare number."""
     return f"{claim.among or 'layer'} {label}" if label.isdigit() else label
 
 
 def known(values: Mapping[str, Value | None], claim: Claim) -> dict[str, Value]:
-    """The values that there are, by what a verdict calls their labels."""
+    """Keep the values that there are, by what a verdict calls their labels."""
     there = {}
     for label, value in values.items():
         if value is not None:
@@ -175,7 +177,7 @@ def known(values: Mapping[str, Value | None], claim: Claim) -> dict[str, Value]:
 
 
 def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
-    """The one value, or the mean logarithm of several, of which none may be missing."""
+    """Take the one value, or the mean logarithm of several, of which none may be missing."""
     complete = [value for value in values if value is not None]
     if len(complete) < len(values):
         return None
@@ -183,28 +185,30 @@ def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
 
 
 def floor_of(view: View, claim: Claim, column: Column) -> float | None:
-    """What is reached without solving anything: a number, or a rule's by the column."""
+    """Say what is reached without solving anything: a number, or a rule's by the column."""
     if isinstance(claim.floor, str):
         return function_at(claim.floor, f"floor of {view.artifact.name}")(view, column)
     return claim.floor
 
 
 def measure(view: View, row: Row, column: Column) -> Value | None:
-    """What a row has in a column, with the interval of its samples where a table shows an error."""
+    """Say what a row has in a column, with the interval of its samples where a table shows an
+    error.
+    """
     how = "samples" if column.spec.get("interval") == "error" else ""
     metric = fill(column.spec["metric"], column.at | row.labels)
     return view.measured(view.runs(row, column), metric, column.spec, how)
 
 
 def paper_number(view: View, claim: Claim, row: Row, column: Column) -> Value | None:
-    """The paper's number of a row, at its own length or layer."""
+    """Read the paper's number of a row, at its own length or layer."""
     path = claim.paper or column.spec.get("paper", "")
     values = column.at | row.labels | papers_place(view, column)
     return paper_value(view.artifact.paper, fill(path, values)) if path else None
 
 
 def papers_place(view: View, column: Column) -> dict[str, Any]:
-    """The paper's last layer, or its own length that is as far from its longest as ours is."""
+    """Find the paper's last layer, or its own length that is as far from its longest as ours is."""
     paper = view.artifact.paper
     if "lengths" in paper:
         from_longest = places(view, column.template, every_length=True).index(column)
@@ -215,5 +219,5 @@ def papers_place(view: View, column: Column) -> dict[str, Any]:
 
 
 def name_of(title: str, values: Mapping[str, Any]) -> str:
-    """What a comparison is called: data sets as readers know them."""
+    """Say what a comparison is called: data sets as readers know them."""
     return fill(title, {name: display_name(str(value)) for name, value in values.items()})

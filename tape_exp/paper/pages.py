@@ -43,7 +43,7 @@ class Judgement:
 
 
 def judged(records: Sequence[Record]) -> Iterator[tuple[Artifact, list[View], list[Judgement]]]:
-    """Every artifact, at each scale at which there is something to show, and its judgements."""
+    """Yield every artifact, its views at the scales that show something, and its judgements."""
     index = RecordIndex(records)
     for artifact in map(load, names()):
         every = [View(artifact, scale, index) for scale in artifact.scales]
@@ -54,7 +54,7 @@ def judged(records: Sequence[Record]) -> Iterator[tuple[Artifact, list[View], li
 
 
 def judgement(artifact: Artifact, shown: Sequence[View], claim: Claim) -> Judgement:
-    """A claim at the largest scale that tests it, or else has records."""
+    """Judge a claim at the largest scale that tests it, or else has records."""
     none = View(artifact, next(iter(artifact.scales)), [])
     judged = [(v.scale, replace(verdict(v, claim), size=size_of(v))) for v in reversed(shown)]
     tested = [each for each in judged if each[1].holds != verdicts.UNTESTED]
@@ -63,7 +63,7 @@ def judgement(artifact: Artifact, shown: Sequence[View], claim: Claim) -> Judgem
 
 
 def claims_table(judgements: Sequence[Judgement]) -> Table:
-    """The table of claims for programs, a row for each."""
+    """Make the table of claims for programs, a row for each."""
     rows: list[dict[str, Cell]] = [
         {
             "artifact": one.artifact.name,
@@ -82,7 +82,7 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
 
 
 def overview(judgements: Sequence[Judgement], pages: str) -> str:
-    """The claims by their verdicts, a line each, with links to the ``pages``."""
+    """Write the claims by their verdicts, a line each, with links to the ``pages``."""
     tested = [one for one in judgements if one.text]
     rows = [
         [
@@ -110,14 +110,14 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
 
 
 def linked(one: Judgement, pages: str) -> str:
-    """The name of the artifact, with a link where something is shown of it."""
+    """Write the name of the artifact, with a link where something is shown of it."""
     name = one.artifact.name
     place = pages.format(one.artifact.name, one.scale)
     return f"[{name}]({place})" if one.scale or "{1}" not in pages else name
 
 
 def in_brackets(text: str) -> str:
-    """`` (text)``; nothing of an empty one."""
+    """Put a text into brackets, `` (text)``; nothing of an empty one."""
     return f" ({text})" if text else ""
 
 
@@ -128,8 +128,8 @@ def tested_with(one: Judgement) -> str:
 
 
 def size_of(view: View) -> str:
-    """The parameters of the models that a claim is tested with, and the digits of sums: ``0.28 M,
-    5 → 10 digits``; nothing where a scale is no size.
+    """Write the number of parameters of the models that a claim is tested with, and the digits of
+    sums: ``0.28 M, 5 → 10 digits``; nothing where a scale is no size.
     """
     runs = view.every_run
     if not (runs and view.artifact.rows) or view.artifact.place.get(view.scale) == "":
@@ -149,7 +149,7 @@ def size_of(view: View) -> str:
 
 
 def seeds_of(found: Verdict) -> str:
-    """``3 seeds``; what is no number stays as it is."""
+    """Write ``3 seeds``; what is no number stays as it is."""
     word = "seed" if found.seeds == "1" else "seeds"
     return f"{found.seeds} {word}" if found.seeds[-1:].isdigit() else found.seeds
 
@@ -160,7 +160,9 @@ def page(
     judgements: Sequence[Judgement],
     pictures: dict[str, list[str]],
 ) -> str:
-    """The page of an artifact: claims, verdicts, figures (by scale), tables, captions, commands."""
+    """Write the page of an artifact: claims, verdicts, figures (by scale), tables, captions,
+    commands.
+    """
     parts = [f"# {artifact.name}"]
     for one in judgements:
         if one.text:
@@ -191,7 +193,7 @@ def page(
 
 
 def boxed(one: Judgement) -> str:
-    """A claim with its verdict in a box, and the figures, the paper's and ours."""
+    """Put a claim with its verdict into a box, and the figures, the paper's and ours."""
     holds = one.verdict.holds + in_brackets(one.verdict.extent)
     lines = [f'!!! note "{one.text} Holds: {holds}."\n']
     lines.append(f"\n    Paper: {one.verdict.paper or 'no numbers'}\n")
@@ -201,13 +203,15 @@ def boxed(one: Judgement) -> str:
 
 
 def first_and_papers(artifact: Artifact) -> list[str]:
-    """The scales whose commands a page shows: the smallest, and the paper's where there is one."""
+    """List the scales whose commands a page shows: the smallest, and the paper's where there is
+    one.
+    """
     first, *further = artifact.scales
     return [first, "paper"] if "paper" in further else [first]
 
 
 def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
-    """What has not run at each scale, with what it needs."""
+    """Say what has not run at each scale, with what it needs."""
     at = {view.scale: view for view in shown}
     for scale, needed in artifact.scales.items():
         needs = needed or "time only"
@@ -221,6 +225,6 @@ def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
 
 
 def costs() -> dict[str, Any]:
-    """What ``tape-exp paper cost`` wrote, by artifact."""
+    """Say what ``tape-exp paper cost`` wrote, by artifact."""
     path = folders.RESULTS / "costs.json"
     return json.loads(path.read_text(encoding="utf-8"))["artifacts"] if path.exists() else {}

@@ -100,7 +100,7 @@ def write_page(
 
 
 def runs_table(records: Sequence[Record]) -> str:
-    """Every run with its result and the command that makes it again, the newest first."""
+    """Write every run with its result and the command that makes it again, the newest first."""
     rows = []
     for run in sorted(records, key=lambda run: run["started"], reverse=True):
         config = run["config"]
@@ -128,7 +128,7 @@ def first_result(metrics: Iterable[str]) -> str:
 
 
 def bench_page(folder: Path) -> Iterator[str]:
-    """The bench's tables and figures."""
+    """Yield the bench's tables and figures."""
     yield f"{WIDE}# Bench"
     bench = Bench([], OUT)
     board = bench.board(shown=True)

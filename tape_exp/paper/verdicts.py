@@ -79,7 +79,7 @@ class Contest:
         return self.margin if self.higher else -self.margin
 
     def test(self, rival: str) -> Test | None:
-        """The paired test against a rival; None where the two share no seed."""
+        """Make the paired test against a rival; None where the two share no seed."""
         if not {self.favourite, rival} <= self.measured.keys():
             return None
         favourite = shifted(self.measured[self.favourite], self.allowed)
@@ -89,7 +89,9 @@ class Contest:
         return Test((difference.value.number > 0) == self.higher, difference.p)
 
     def against(self, rival: str, adjusted: float) -> str:
-        """One of :data:`PRIORITY`, where p adjusted for all comparisons is as given."""
+        """Find the outcome, one of :data:`PRIORITY`, where p adjusted for all comparisons is as
+        given.
+        """
         ours = self.measured.get(self.favourite)
         theirs = self.measured.get(rival)
         if ours is None or theirs is None:
@@ -111,7 +113,7 @@ class Contest:
         return NO if adjusted < ALPHA else UNCLEAR
 
     def _by_intervals(self, ours: Value, theirs: Value) -> str:
-        """Of single runs, or of the rounds of a timing."""
+        """Compare single runs, or the rounds of a timing."""
         ours = shifted(ours, self.allowed)
         ahead = ours.number > theirs.number if self.higher else ours.number < theirs.number
         if None not in (ours.low, ours.high, theirs.low, theirs.high):
@@ -122,7 +124,7 @@ class Contest:
         return UNCLEAR if ours.number == theirs.number else ONE_SEED
 
     def numbers(self, rivals: Sequence[str]) -> str:
-        """The favourite's figure and the best of these rivals': ``TAPE 25 ± 0.3, FIRE 34 ± 8
+        """Write the favourite's figure and the best of these rivals': ``TAPE 25 ± 0.3, FIRE 34 ± 8
         (paired: -9 ± 8, p = 0.04)``.
         """
         text = self.pair(self.measured, rivals)
@@ -142,12 +144,14 @@ class Contest:
         return f"{self.where}: {text}" if self.where and text else text
 
     def papers(self) -> str:
-        """The paper's figure of the favourite and that of the best rival."""
+        """Write the paper's figure of the favourite and that of the best rival."""
         text = self.pair(self.published, self.rivals, plain=True)
         return f"{self.published_where}: {text}" if self.published_where and text else text
 
     def pair(self, values: Mapping[str, Value], rivals: Sequence[str], plain: bool = False) -> str:
-        """The favourite and the best of these rivals, each with its value, or ``plain`` number."""
+        """Pair the favourite with the best of these rivals, each with its value, or ``plain``
+        number.
+        """
         texts = []
         for name in (self.favourite, self._best(values, rivals)):
             if name in values:
@@ -156,14 +160,14 @@ class Contest:
         return ", ".join(texts)
 
     def _best(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
-        """The best of these rivals; empty where none has a value."""
+        """Find the best of these rivals; empty where none has a value."""
         sign = 1 if self.higher else -1
         numbers = {name: sign * values[name].number for name in rivals if name in values}
         return max(numbers, key=numbers.__getitem__) if numbers else ""
 
 
 def shifted(value: Value, by: float) -> Value:
-    """A value with its ends and runs, all changed by the same amount."""
+    """Shift a value with its ends and runs by the same amount."""
     return replace(
         value,
         number=value.number + by,
@@ -202,7 +206,7 @@ class Comparison:
 
 
 def compared(contests: Sequence[Contest]) -> list[Comparison]:
-    """Every comparison with its outcome."""
+    """List every comparison with its outcome."""
     comparisons = []
     for contest in contests:
         for rival in contest.rivals:
@@ -217,7 +221,7 @@ def compared(contests: Sequence[Contest]) -> list[Comparison]:
 
 
 def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
-    """The verdict of several comparisons: all must hold, and one failure refutes the claim.
+    """Decide on several comparisons: all must hold, and one failure refutes the claim.
 
     Our figures are those of the comparisons that decided, and the note follows them in brackets.
 
@@ -264,7 +268,7 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
 
 
 def numbers_of(contests: Sequence[Contest], decisive: Sequence[Comparison]) -> str:
-    """Our figures of each contest, with the best of those rivals that decided."""
+    """Write our figures of each contest, with the best of those rivals that decided."""
     texts = []
     for contest in contests:
         rivals = [comparison.rival for comparison in decisive if comparison.contest is contest]
@@ -274,7 +278,7 @@ def numbers_of(contests: Sequence[Contest], decisive: Sequence[Comparison]) -> s
 
 
 def seeds_of(contests: Sequence[Contest]) -> str:
-    """How many seeds the methods have that are compared, ``2 to 3``; empty without any."""
+    """Say how many seeds the methods have that are compared, ``2 to 3``; empty without any."""
     counts = set()
     for contest in contests:
         for name in (contest.favourite, *contest.rivals):
@@ -284,7 +288,7 @@ def seeds_of(contests: Sequence[Contest]) -> str:
 
 
 def extent(comparisons: Sequence[Comparison], decisive: Sequence[Comparison]) -> str:
-    """Which comparisons decide, where not all do: the one place of several, or how many."""
+    """Say which comparisons decide, where not all do: the one place of several, or how many."""
     if len(decisive) == len(comparisons):
         return ""
     places = {comparison.contest.where for comparison in comparisons}
@@ -303,8 +307,8 @@ class Short:
 
 
 def shortened(decisive: Sequence[Comparison]) -> Short:
-    """The figures of one of the comparisons that decided: of the rival that is ahead with the
-    lowest p, or where none is, of the lead with the highest.
+    """Write the figures of one of the comparisons that decided: of the rival that is ahead with
+    the lowest p, or where none is, of the lead with the highest.
     """
     if not decisive:
         return Short()

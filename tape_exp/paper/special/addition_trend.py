@@ -13,7 +13,7 @@ PAPERS_FIGURES = {20: "fig_addition_20", 40: "fig_addition"}  # of addition, by 
 
 
 def trend_published(view: "View") -> tuple[str, dict[str, Value]]:
-    """The paper's extra lengths at its largest size, of its printed means of the grid."""
+    """List the paper's extra lengths at its largest size, of its printed means of the grid."""
     largest = max(PAPERS_FIGURES)
     lengths = paper_extra_lengths()
     of_largest = {}

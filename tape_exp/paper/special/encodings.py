@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def ranked(view: "View", table: Table) -> Table:
-    """A table by the mean rank over the columns with a key ``rank``, ``lower`` or ``higher`` being
-    the better, among the models that have all of them, by the seeds that all have.
+    """Order a table by the mean rank over the columns with a key ``rank``, ``lower`` or ``higher``
+    being the better, among the models that have all of them, by the seeds that all have.
     """
     columns = [column for column in view.columns if column.spec.get("rank")]
     better = {column.spec["rank"] for column in columns}

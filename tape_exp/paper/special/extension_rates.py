@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def chosen(view: "View", table: Table) -> Table:
-    """Which rate of rows that differ only in it has the lowest validation loss; one rate is none
-    to choose from.
+    """Say which rate of rows that differ only in it has the lowest validation loss; one rate is
+    none to choose from.
     """
     losses: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
     others = [name for name in view.dimensions() if name != "rate"]

@@ -18,7 +18,7 @@ COUNTS = {  # what a verdict calls a count -> the columns of it, the paper's and
 
 
 def flops_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
-    """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
+    """Say what TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
     ours = added_by_tape(view, "ours")
     papers = added_by_tape(view, "paper")
     errors = [abs(ours[count] - papers[count]) for count in ours if count in papers]
@@ -34,7 +34,7 @@ def flops_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
 
 
 def added_by_tape(view: "View", who: str) -> dict[str, float]:
-    """What TAPE has more than RoPE of each count, in percent: the paper's, or ours."""
+    """Say what TAPE has more than RoPE of each count, in percent: the paper's, or ours."""
     rows = {row.labels["model"]: row for row in view.rows}
     added = {}
     for count, key in COUNTS.items():

@@ -84,7 +84,7 @@ class LadderPanel:
     paper: Mapping[str, Mapping[int, float]]
 
     def drawn(self) -> Panel:
-        """The points of each model side by side."""
+        """Draw the points of each model side by side."""
         styles = styles_of(self.ours)
         lines = []
         ticks: set[int] = set()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def answers(view: "View") -> Table | None:
-    """tab_quality_examples: the first questions of QuALITY, and what each model answers."""
+    """Show the first questions of QuALITY, and what each model answers."""
     samples: dict[str, dict[str, Any]] = {}
     for row in view.rows:
         runs = view.runs(row)
@@ -35,5 +35,5 @@ def untested(view: "View", claim: Claim) -> verdicts.Verdict:
 
 
 def on_one_line(text: str) -> str:
-    """A text as a cell: without line breaks, and without the pipe of Markdown's tables."""
+    """Write a text as a cell: without line breaks, and without the pipe of Markdown's tables."""
     return " ".join(text.split()).replace("|", "/")

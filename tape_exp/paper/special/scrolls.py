@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def scrolls_floor(view: "View", column: Column) -> float | None:
-    """What is reached without reading, in percent: on generated text by a guess among the answers,
-    on the real sets by the naive baseline of the benchmark's authors.
+    """Say what is reached without reading, in percent: on generated text by a guess among the
+    answers, on the real sets by the naive baseline of the benchmark's authors.
     """
     (dataset,) = column.at.values()
     if view.scale == "smoke":
@@ -25,6 +25,6 @@ def scrolls_floor(view: "View", column: Column) -> float | None:
 
 
 def naive_score(dataset: str) -> float:
-    """What answers without a model reach on a set of SCROLLS, in percent: of ROUGE the mean."""
+    """Say what answers without a model reach on a set of SCROLLS, in percent: of ROUGE the mean."""
     naive = reported()["tab_scrolls"]["naive"][dataset]
     return float(np.prod(naive) ** (1 / np.size(naive)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def speed_records(scale: str) -> list[dict[str, Any]]:
-    """What :mod:`benchmarks.speed` measured, a record a machine: on GPUs under scale small, on
+    """Say what :mod:`benchmarks.speed` measured, a record a machine: on GPUs under scale small, on
     processors, which are named with their threads, under smoke.
     """
     path = folders.RESULTS / "speed.jsonl"
@@ -30,7 +30,7 @@ def speed_records(scale: str) -> list[dict[str, Any]]:
 
 
 def fastest(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a record on the fastest backend of each case."""
+    """List the rows of a record on the fastest backend of each case."""
     best: dict[tuple, dict[str, Any]] = {}
     for row in record["rows"]:
         case = row["what"], row["T"], row["backward"], row["encoding"]
@@ -40,13 +40,13 @@ def fastest(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def timed(row: Mapping[str, Any]) -> Value:
-    """A median between its quartiles."""
+    """Put a median between its quartiles."""
     low, high = row["ms_quartiles"]
     return Value(row["ms"], low, high, n=row["rounds"])
 
 
 def speed(view: "View") -> Table | None:
-    """tab_speed: the fastest backend of each encoding."""
+    """Show the fastest backend of each encoding."""
     paper = view.artifact.paper["time_ms"]
     rows = []
     for record in speed_records(view.scale):
@@ -71,7 +71,7 @@ def speed(view: "View") -> Table | None:
 
 
 def speed_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
-    """The time of forward attention at each GPU's longest length: the claim is about fused
+    """Judge the time of forward attention at each GPU's longest length: the claim is about fused
     attention, which a CPU does not run. A margin is a fraction of the rivals' longest time.
     """
     published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
