@@ -55,12 +55,15 @@ def function_at(path: str, key: str) -> Any:
         ConfigError: there is none.
     """
     try:
-        return resolve_name(path)
+        function = resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"{key}: there is no function {path} ({error}); give its whole path, as in "
             "my_package.module.function."
         ) from error
+    if not callable(function):
+        raise ConfigError(f"{key}: there is no function {path}, but a module; give its whole path.")
+    return function
 
 
 def locate(target: Any, section: str) -> type:

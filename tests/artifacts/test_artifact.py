@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import os
+import re
 
 import pytest
 
@@ -326,3 +327,20 @@ def test_who_solves_the_trained_sums_alone_has_no_extra_length(longest):
     metrics = {"id/exact_match": 100.0, "ood/exact_match": 0.0}
     run = record("rope", 0, metrics, task={"test_digits": longest})
     assert run.metrics["extra_length"] == pytest.approx(0)
+
+
+def double(view, table):
+    """A finishing function of one's own."""
+    return dataclasses.replace(table, rows=[*table.rows, *table.rows])
+
+
+def test_a_table_is_finished_by_the_function_that_its_file_names():
+    artifact = addition(finish=f"{__name__}.double")
+    assert len(View(artifact, "smoke", runs("rope", [20.0])).table.rows) == 6
+
+
+@pytest.mark.parametrize("path", ["lab.figures.mine", "tape_exp.paper.pages.mine", "pages", "json"])
+def test_a_function_that_is_not_there_is_one_sentence(path):
+    told = f"^finish of fig_addition: there is no function {re.escape(path)}.*; give its whole path"
+    with pytest.raises(ConfigError, match=told):
+        _ = View(addition(finish=path), "smoke", runs("rope", [20.0])).table
