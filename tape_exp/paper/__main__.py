@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.artifacts.artifact import load, names
-from tape_exp.artifacts.view import View
 from tape_exp.experiments.execute import add_options
 from tape_exp.machine.files import write_atomically
 from tape_exp.results.store import read_records
@@ -48,15 +47,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def list_artifacts(options: argparse.Namespace) -> int:
-    """Print each artifact's title and its recorded runs at each scale that has some."""
-    records = read_records()
+    """Print each artifact's title, and how many runs of three seeds are recorded at each scale."""
+    from tape_exp.artifacts.cells import Cells
+    from tape_exp.artifacts.runs import runs_at
+    from tape_exp.results.index import RecordIndex
+
+    index = RecordIndex(read_records())
+    print("Recorded runs of seeds 0, 1 and 2, of those that each scale has:\n")
     for name in names():
         artifact = load(name)
         print(f"{name:24} {artifact.title}")
-        for scale in artifact.scales:
-            if runs := View(artifact, scale, records).all_runs:
-                seeds = sum(map(len, runs.values()))
-                print(f"{'':24}   {scale}: {len(runs)} rows, {seeds} runs")
+        for scale in artifact.scales if artifact.rows else ():
+            cells = Cells(artifact, scale, index)
+            recorded = []
+            for seed in range(3):
+                for run in runs_at(cells, seed):
+                    found = index.of_experiment(run.overrides)
+                    recorded.append(any(record.seed == seed for record in found))
+            print(f"{'':24}   {scale}: {sum(recorded)} of {len(recorded)}")
     return 0
 
 

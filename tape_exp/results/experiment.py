@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+from tape_exp.results.compositions import composed
 from tape_exp.results.query import where
-from tape_exp.runs.identity import flat, recorded_config
+from tape_exp.runs.identity import flat
 from tape_exp.runs.llama_base import LLAMA_KEYS
-from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
 
@@ -127,7 +127,7 @@ def experiment_of(overrides: Sequence[str]) -> Experiment | None:
 
 @cache  # of a table many cells are of one experiment; an error is none, and is tried again
 def _composed(overrides: tuple[str, ...]) -> Experiment:
-    return Experiment(recorded_config(compose_config(overrides)), overrides)
+    return Experiment(composed(overrides), overrides)
 
 
 def rounded(part: Any, digits: int = 6) -> Any:
