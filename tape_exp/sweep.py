@@ -53,7 +53,7 @@ def show_status(arguments: Sequence[str]) -> int:
     from tape_exp.experiments import slurm
 
     specs = specs_of_words(options.words)
-    status.print_sweep(specs, slurm.sweep_folder(specs))
+    status.print_runs(specs, status.submissions_of(slurm.sweep_folder(specs).parent))
     return 0
 
 

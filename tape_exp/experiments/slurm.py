@@ -1,24 +1,31 @@
-"""Runs as one array of jobs of SLURM: submission, and the queue.
+"""Runs as one array of jobs of SLURM.
 
 The script, the list of runs and their logs are in ``<runs>/.sweeps/<name>/``, where the name is a
-function of the runs and of the place. The same command submits only the runs that are neither
-finished nor in the queue; they resume from their last checkpoints.
+function of the runs and of the place. Only the runs that are neither finished nor in the queue are
+submitted, whatever words name them; they resume from their last checkpoints.
 """
 
 import hashlib
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shutil import which
+from shutil import rmtree, which
 from typing import Any
 
 from filelock import FileLock
 
 from tape_exp.experiments import cluster
+from tape_exp.experiments.queue import (
+    NAME,
+    Submissions,
+    Task,
+    known_queue,
+    slurm_says,
+    tasks_in_queue,
+)
 from tape_exp.experiments.run_spec import RunSpec, write_specs
 from tape_exp.experiments.snapshot import check_committed, place_of, snapshot
 from tape_exp.machine.files import write_atomically
@@ -28,6 +35,10 @@ from tape_exp.settings.folders import INSTALLED, ROOT
 LOCK_SECONDS = 60.0
 # SLURM sends USR1 two minutes before the end of the time: the run saves and ends with status 85.
 DEFAULTS = {"time": "240", "cpus-per-task": "2", "signal": "USR1@120", "requeue": "true"}
+BODY = ("job.sh", "array.sh")  # of launch/, behind the head of every script
+STOP_AT_ERROR = (
+    """trap 'echo "error: setup of launch/cluster.yaml: $BASH_COMMAND failed."; exit 1' ERR"""
+)
 UNITS = {"time": "minutes", "cpus-per-task": "CPUs for each process"}
 
 
@@ -75,22 +86,31 @@ def submit_runs(
         The ids of the arrays.
     """
     sweep = sweep_folder(specs)
-    (sweep / "logs").mkdir(parents=True, exist_ok=True)
+    sweeps = sweep.parent
+    sweeps.mkdir(parents=True, exist_ok=True)
     ids: list[str] = []
-    with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
-        queue = known_queue(sweep.name)
+    with FileLock(sweeps / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
+        queue = Submissions(sweeps, known_queue()).in_queue(specs)
         arrays = arrays_of(specs, queue, after)
         print(counts(specs, queue, arrays))
         if arrays:
-            code = ROOT if dirty else snapshot(sweep.parent / "code")
+            code = ROOT if dirty else snapshot(sweeps / "code")
+            begun = sweep.exists()
+            (sweep / "logs").mkdir(parents=True, exist_ok=True)
             write_specs(specs, sweep)
-            write_atomically(sweep / "script.sh", batch_script(specs, command, sweep, code))
+            head = script_head(specs, command, sweep, code)
+            write_atomically(sweep / "script.sh", job_script(head))
         for array in arrays:
             options = array.options(cap, ids[-1] if ids else "")
-            ids.append(sbatch([*options, str(sweep / "script.sh")]))
+            try:
+                ids.append(sbatch([*options, str(sweep / "script.sh")]))
+            except ConfigError:
+                if not begun and not ids:  # nothing of it was submitted
+                    rmtree(sweep)
+                raise
             print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
     if ids:
-        print_defaults(sbatch_options(specs, command))
+        print_defaults(sbatch_options(specs, command), command)
         runs = sweep.parents[1]
         elsewhere = [] if runs == Path("runs").resolve() else ["--runs", str(runs)]
         named = command[1:] if command[0] == "sweep" else elsewhere
@@ -111,16 +131,17 @@ def show_runs(
     arrays, and each array with its runs. Nothing is written.
     """
     sweep = sweep_folder(specs)
-    queue: dict[int, tuple[str, str]] = {}
+    queue: dict[int, Task] = {}
     notes = []
     try:
-        queue = queued(sweep.name)
+        queue = Submissions(sweep.parent, tasks_in_queue()).in_queue(specs)
     except ConfigError as error:
         notes.append(f"Without SLURM's queue: {error}")
     arrays = arrays_of(specs, queue, after)
     if arrays:
         code = ROOT if dirty else place_of(sweep.parent / "code")
-        print(batch_script(specs, command, sweep, code))
+        print(script_head(specs, command, sweep, code))
+        print(f"# then {' and '.join(f'launch/{name}' for name in BODY)}\n")
     for array in arrays:
         print("# sbatch", *array.options(cap, "<the array above>"))
         for number in array.numbers:
@@ -133,9 +154,10 @@ def show_runs(
     print("#", counts(specs, queue, arrays), *notes)
 
 
-def print_defaults(options: dict[str, Any]) -> None:
+def print_defaults(options: Mapping[str, Any], words: Sequence[str]) -> None:
     """Say which limits of a run nobody has chosen."""
-    unset = [key for key in UNITS if options[key] == DEFAULTS[key]]
+    chosen = {*cluster.cluster_settings(), *(word.partition("=")[0] for word in words)}
+    unset = [key for key in UNITS if not chosen & {key, f"slurm.{key}"}]
     if unset:
         limits = " and ".join(f"{options[key]} {UNITS[key]}" for key in unset)
         names = " and ".join(f"slurm.{key}=" for key in unset)
@@ -149,24 +171,8 @@ def sweep_folder(specs: Sequence[RunSpec]) -> Path:
     return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def known_queue(sweep: str) -> dict[int, tuple[str, str]]:
-    """Ask for the tasks of a sweep that are in the queue. Raises :class:`ConfigError` where that is
-    not known, since its runs may be there.
-    """
-    try:
-        return queued(sweep)
-    except ConfigError as error:
-        if which("squeue") is None:
-            remedy = "give the same command on the cluster, or run here with --cores=1."
-            raise ConfigError(f"{error} Nothing is submitted: {remedy}") from error
-        raise ConfigError(
-            f"{error} Nothing is submitted, since these runs may be in the queue: give the same "
-            "command when squeue answers."
-        ) from error
-
-
 def arrays_of(
-    specs: Sequence[RunSpec], queue: Mapping[int, tuple[str, str]], after: Sequence[str]
+    specs: Sequence[RunSpec], queue: Mapping[int, Task], after: Sequence[str]
 ) -> list[Array]:
     """Submit an array for each level of the runs that are neither done nor in the queue.
 
@@ -176,15 +182,13 @@ def arrays_of(
     todo = [i for i, spec in enumerate(specs) if i not in queue and (spec.anew or not spec.done)]
     arrays: list[Array] = []
     for level in sorted({specs[i].level for i in todo}):
-        before = {array for i, (_, array) in queue.items() if specs[i].level < level}
+        before = {task.array for i, task in queue.items() if specs[i].level < level}
         numbers = [i for i in todo if specs[i].level == level]
         arrays.append(Array(numbers, [*after, *sorted(before)], follows=bool(arrays)))
     return arrays
 
 
-def counts(
-    specs: Sequence[RunSpec], queue: Mapping[int, tuple[str, str]], arrays: Sequence[Array]
-) -> str:
+def counts(specs: Sequence[RunSpec], queue: Mapping[int, Task], arrays: Sequence[Array]) -> str:
     """Say how many runs are done, in the queue and to be submitted."""
     todo = sum(len(array.numbers) for array in arrays)
     done = len(specs) - todo - len(queue)
@@ -233,22 +237,22 @@ def submit_workers(
     workers = [replace(spec, overrides=own) for _ in range(count)]
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     write_specs(workers, folder)
-    script = batch_script(workers, command, folder, code, f"tape_exp.{module}")
-    write_atomically(folder / "script.sh", script)
+    head = script_head(workers, command, folder, code, f"tape_exp.{module}")
+    write_atomically(folder / "script.sh", job_script(head))
     job = sbatch([f"--array=0-{count - 1}", str(folder / "script.sh")])
     print(f"Submitted job {job}: {count} workers.\nLogs:   {folder}/logs\nCancel: scancel {job}")
     return job
 
 
-def batch_script(
+def script_head(
     specs: Sequence[RunSpec], command: Sequence[str], sweep: Path, code: Path, module: str = ""
 ) -> str:
-    """Write the script of every task: options of sbatch, the lines of ``setup``, which code runs
-    (or a module's, which is no run), and ``launch/job.sh`` and ``launch/array.sh`` as they are now.
+    """Write the head of the script of every task: options of sbatch, the lines of ``setup``, and
+    which code runs (or a module's, which is no run).
     """
     options = sbatch_options(specs, command)
     log = {"output": f"{sweep}/logs/%a.txt", "open-mode": "append"}
-    fixed = {"job-name": f"tape_exp-{sweep.name}", "chdir": str(Path.cwd()), **log}
+    fixed = {"job-name": f"{NAME}{sweep.name}", "chdir": str(Path.cwd()), **log}
     setup = options.pop("setup", [])
     lines = [f"#SBATCH {quoted(flag)}" for flag in cluster.flags({**options, **fixed})]
     train = ["-m", "tape_exp.training"] if INSTALLED else [str(code / "train.py")]
@@ -258,28 +262,23 @@ def batch_script(
             train = ["-P", *train]
             path = shlex.quote(str(code))
             setup = [*setup, f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    if setup:  # a job without its modules would run in another environment
+        setup = [STOP_AT_ERROR, *setup, "trap - ERR"]
     head = ["#!/bin/bash", f"# {shlex.join(['tape-exp', *command])}", *lines, "", *setup]
     head += [f"sweep={shlex.quote(str(sweep))}", f"train=({shlex.join([sys.executable, *train])})"]
-    body = [(ROOT / "launch" / name).read_text(encoding="utf-8") for name in ("job.sh", "array.sh")]
-    return "\n".join([*head, "", *body])
+    return "\n".join(head) + "\n"
+
+
+def job_script(head: str) -> str:
+    """Write the script of every task: its head, then the files of launch/ as they are now."""
+    body = [(ROOT / "launch" / name).read_text(encoding="utf-8") for name in BODY]
+    return "\n".join([head, *body])
 
 
 def quoted(flag: str) -> str:
     """Write ``--qos='a b'`` for ``--qos=a b``, as sbatch reads it in a script."""
     option, equals, value = flag.partition("=")
     return f"{option}={shlex.quote(value)}" if equals else option
-
-
-def queued(sweep: str) -> dict[int, tuple[str, str]]:
-    """Ask for the user's tasks of a sweep that are in the queue: SLURM's word for the state of
-    each, and the id of its array, ``{3: ("PENDING", "41")}``.
-
-    Raises:
-        ConfigError: there is no squeue, or it does not answer: the queue may hold anything.
-    """
-    command = ["squeue", "--me", "--noheader", "--array", f"--name=tape_exp-{sweep}"]
-    rows = map(str.split, _run(*command, "--format=%K %T %F").splitlines())
-    return {int(row[0]): (row[1], row[2]) for row in rows if len(row) == 3}
 
 
 def require_sbatch() -> None:
@@ -291,19 +290,10 @@ def require_sbatch() -> None:
 def sbatch(arguments: Sequence[str]) -> str:
     """Submit a job and return its id."""
     require_sbatch()
-    return _run("sbatch", "--parsable", *arguments).strip().splitlines()[-1].split(";")[0]
-
-
-def _run(*command: str) -> str:
-    """Say what a command of SLURM prints; what it says of a failure has lines of its own."""
     try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        raise ConfigError(f"this machine has no {command[0]}.") from None
-    if done.returncode:
-        said = done.stderr.strip()
-        if not said:
-            raise ConfigError(f"{command[0]} failed and gives no reason.")
-        print(said, file=sys.stderr)
-        raise ConfigError(f"{command[0]} failed, as it says above.")
-    return done.stdout
+        said = slurm_says("sbatch", "--parsable", *arguments)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} Its options are those of slurm.<option>= and of {cluster.CLUSTER}."
+        ) from error
+    return said.strip().splitlines()[-1].split(";")[0]

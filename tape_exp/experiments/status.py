@@ -13,14 +13,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from shutil import which
 from typing import Any
 
-from tape_exp.experiments import slurm
+from tape_exp.experiments.queue import Job, Submissions, Task, tasks_in_queue
 from tape_exp.experiments.run_spec import RunSpec, read_specs
 from tape_exp.settings.errors import ConfigError
-
-WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")  # in SLURM's words
 
 
 def print_sweeps(runs: Path) -> None:
@@ -31,18 +28,24 @@ def print_sweeps(runs: Path) -> None:
             f"no sweep was submitted from here ({runs / '.sweeps'} has none): name the runs, "
             "as in tape-exp status model=rope,tape seed=0,1, or another folder by --runs."
         )
+    submissions = submissions_of(runs.resolve() / ".sweeps")
     for file in files:
-        print_sweep(read_specs(file.parent), file.parent)
+        print_runs(read_specs(file.parent), submissions)
 
 
-def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
-    """Print words, state and step of each run of a sweep, and a note."""
-    queue: dict[int, tuple[str, str]] = {}
+def submissions_of(sweeps: Path) -> Submissions:
+    """Read which runs were submitted, and what of them is in the queue, if that can be known."""
+    queue: list[Task] = []
     try:
-        queue = slurm.queued(sweep.name)
+        queue = tasks_in_queue()
     except ConfigError as error:
-        if which("squeue") or (sweep / "jobs.tsv").exists():  # else nothing was submitted
+        if any(sweeps.glob("*/jobs.tsv")):  # else nothing was submitted
             print(f"Without SLURM's queue: {error}")
+    return Submissions(sweeps, queue)
+
+
+def print_runs(jobs: Sequence[RunSpec], submissions: Submissions) -> None:
+    """Print words, state and step of each run, and a note."""
     shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     if shared:
         print("All with", shlex.join(word for word in jobs[0].overrides if word in shared))
@@ -52,8 +55,7 @@ def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
     width = max(map(len, own))
     counts = Counter[str]()
     for number, job in enumerate(jobs):
-        queued, _ = queue.get(number, ("", ""))
-        state, note = state_of(job, queued, sweep / "logs" / f"{number}.txt")
+        state, note = state_of(job, submissions.of(job))
         if state == "running":
             note = time_to_go(job)
         counts[state] += 1
@@ -61,30 +63,40 @@ def print_sweep(jobs: Sequence[RunSpec], sweep: Path) -> None:
     print(", ".join(f"{count} {state}" for state, count in counts.items()))
 
 
-def state_of(job: RunSpec, queued: str, log: Path) -> tuple[str, str]:
-    """List the state of a run and a note, such as the last line of an error: from its folder,
-    SLURM's word for its task in the queue, if that is there, and what it printed.
+def state_of(run: RunSpec, job: Job | None) -> tuple[str, str]:
+    """Return the state of a run and a note, such as its error: from its folder, from its task in
+    the queue, and from what its job printed.
     """
-    if job.folder is None and log.exists():  # its base was not finished at submission
-        printed = re.findall(
-            r" parameters.* in (/.+)", log.read_text(encoding="utf-8", errors="replace")
-        )
-        job.folder = Path(printed[-1]) if printed else None
-    if job.done:
-        return "done", "recorded" if job.recorded else str(job.folder)
-    folder = job.folder
-    if queued in WAITING:
-        return "queued", queued.lower()
-    if queued or (folder and is_locked(folder)):
+    printed = last_start(job.log) if job else []
+    if run.folder is None and job and job.log.exists():  # its base was not finished at submission
+        text = job.log.read_text(encoding="utf-8", errors="replace")
+        folders = re.findall(r" parameters.* in (/.+)", text)
+        run.folder = Path(folders[-1]) if folders else None
+    if run.done:
+        return "done", "recorded" if run.recorded else str(run.folder)
+    if job and job.task and job.task.waits:
+        reason = f" ({job.task.reason})" if job.task.reason else ""
+        return "queued", f"{job.task.state.lower()}{reason}"
+    if (job and job.task) or (run.folder and is_locked(run.folder)):
         return "running", ""
-    # The log has errors from before the run had a folder, and SLURM's: killed, out of memory.
-    errors = tail(folder / "FAILED") if folder else []
-    errors = errors or re.findall(r"(?:\w+: )?\berror: .*", "\n".join(tail(log)[-4:]))
-    if errors:
-        return "failed", errors[-1]
-    if folder and folder.exists():
+    failed = tail(run.folder / "FAILED") if run.folder else []
+    if failed:
+        return "failed", failed[-1]
+    own = [line for line in printed if line.startswith("error: ")]
+    saved = any("same command resumes" in line for line in printed)
+    of_slurm = [] if saved else [line for line in printed if re.match(r"\w+: error: ", line)]
+    if own or of_slurm:  # the run's own sentence says more than SLURM's: killed, exited
+        return "failed", (own or of_slurm)[-1]
+    if run.folder and run.folder.exists():
         return "stopped", "the same command resumes it"
-    return "missing", "" if folder else "starts from a run that is not finished"
+    return "missing", "" if run.folder else "starts from a run that is not finished"
+
+
+def last_start(log: Path) -> list[str]:
+    """List the last lines that a job printed since it began, or was requeued and began again."""
+    lines = tail(log)
+    starts = [number for number, line in enumerate(lines) if line.startswith("== job ")]
+    return lines[starts[-1] :] if starts else lines
 
 
 def step_of(job: RunSpec) -> str:

@@ -7,7 +7,9 @@ from filelock import FileLock
 
 from tape_exp.artifacts import runs as room
 from tape_exp.artifacts.requests import specs_of_words
+from tape_exp.experiments import queue as queue_module
 from tape_exp.experiments import slurm, status
+from tape_exp.experiments.queue import Task
 from tape_exp.experiments.slurm import sweep_folder
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
@@ -16,10 +18,16 @@ from tests.conftest import finish
 
 
 @pytest.fixture
-def queue(monkeypatch):
-    """The queue of a SLURM that takes every job, as {number: task}."""
+def queue(monkeypatch, tmp_path):
+    """The queue of a SLURM that takes every job, as {number: task} of each sweep."""
     tasks = {}
-    monkeypatch.setattr(slurm, "queued", lambda name: tasks)
+
+    def tasks_in_queue():
+        sweeps = [file.parent.name for file in tmp_path.glob(".sweeps/*/jobs.tsv")]
+        return [Task(sweep, number, *task) for sweep in sweeps for number, task in tasks.items()]
+
+    for module in (queue_module, status):
+        monkeypatch.setattr(module, "tasks_in_queue", tasks_in_queue)
     monkeypatch.setattr(slurm, "sbatch", lambda arguments: "7")
     return tasks
 
@@ -76,17 +84,49 @@ def test_the_queue_knows_better_than_the_folders(grid, queue, capsys):
     begin(jobs[0])
     begin(jobs[1])
     (jobs[1].folder / "FAILED").write_text("before\n")
-    queue |= {0: ("RUNNING", "7"), 1: ("PENDING", "7"), 2: ("PENDING", "8")}
+    assert main(["sweep", "--dirty", *words]) == 0
+    queue |= {0: ("RUNNING", "7"), 1: ("PENDING", "7"), 2: ("PENDING", "8", "PartitionTimeLimit")}
     assert main(["status", *words]) == 0
-    assert "1 running, 2 queued, 3 missing" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "1 running, 2 queued, 3 missing" in printed
+    assert "pending (PartitionTimeLimit)" in printed
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        (
+            "Stopped by SIGTERM. The same command resumes.\nsrun: error: node1: task 0: Killed\n",
+            "stopped",
+        ),
+        (
+            "error: this machine has no GPUs.\nsrun: error: node1: task 0: Exited with code 2\n",
+            "error: this machine has no GPUs.",
+        ),
+        ("srun: error: node1: task 0: Killed\n", "srun: error: node1: task 0: Killed"),
+        ("error: of the first start\n== job 7_0, start 2: model=rope\n", "stopped"),
+    ],
+)
+def test_a_run_is_told_of_by_its_own_sentence_before_that_of_slurm(
+    grid, queue, capsys, printed, shown
+):
+    words, jobs = grid
+    assert main(["sweep", "--dirty", *words]) == 0
+    begin(jobs[0])
+    (sweep_folder(jobs) / "logs/0.txt").write_text(f"== job 7_0, start 1: model=rope\n{printed}")
+    capsys.readouterr()
+    assert main(["status", *words]) == 0
+    row, *_ = [line for line in capsys.readouterr().out.splitlines() if line.startswith("model=")]
+    assert shown in row
 
 
 def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
-    def queued(name):
+    assert main(["sweep", "--dirty", *grid[0]]) == 0
+
+    def tasks_in_queue():
         raise ConfigError("squeue failed.")
 
-    monkeypatch.setattr(slurm, "queued", queued)
-    monkeypatch.setattr(status, "which", lambda program: "/usr/bin/squeue")
+    monkeypatch.setattr(status, "tasks_in_queue", tasks_in_queue)
     assert main(["status", *grid[0]]) == 0
     printed = capsys.readouterr().out
     assert "squeue failed." in printed
@@ -109,11 +149,10 @@ def test_a_machine_without_slurm_is_told_of_it_only_after_a_submission(
         assert main(["sweep", "--dirty", *words]) == 0
     capsys.readouterr()
 
-    def queued(name):
+    def tasks_in_queue():
         raise ConfigError("this machine has no squeue.")
 
-    monkeypatch.setattr(slurm, "queued", queued)
-    monkeypatch.setattr(status, "which", lambda program: None)
+    monkeypatch.setattr(status, "tasks_in_queue", tasks_in_queue)
     assert main(["status", *words]) == 0
     printed = capsys.readouterr().out
     assert ("SLURM" in printed) == submitted

@@ -14,7 +14,7 @@ import pytest
 from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.experiments import cluster, snapshot
 from tape_exp.experiments import slurm as room
-from tape_exp.experiments.run_spec import read_specs
+from tape_exp.experiments.run_spec import read_specs, write_specs
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.folders import ROOT
 from tape_exp.sweep import main
@@ -55,8 +55,18 @@ def calls(folder: Path, name: str) -> list[str]:
 
 
 def only_sweep(runs: Path) -> Path:
-    (folder,) = (runs / ".sweeps").iterdir()
-    return folder
+    (jobs,) = (runs / ".sweeps").glob("*/jobs.tsv")
+    return jobs.parent
+
+
+def queue_holds(slurm: Path, words: list[str], tasks: str) -> None:
+    """Let tasks of a sweep be in the queue: ``3 RUNNING 40`` is its fourth run, in array 40."""
+    specs = specs_of_words(words)
+    sweep = room.sweep_folder(specs)
+    sweep.mkdir(parents=True, exist_ok=True)
+    write_specs(specs, sweep)
+    lines = [f"tape_exp-{sweep.name} {task} None\n" for task in tasks.splitlines()]
+    (slurm / "squeue.says").write_text("".join(lines))
 
 
 def run_task(script: Path, number: int, **options) -> subprocess.CompletedProcess:
@@ -72,7 +82,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     words = ["model=rope,nope", "seed=0,1,2", f"runs={slurm}/runs"]
     jobs = specs_of_words(words)
     finish(RunDirectory(jobs[0].config))
-    (slurm / "squeue.says").write_text("3 RUNNING 40\n4 PENDING 40\n")
+    queue_holds(slurm, words, "3 RUNNING 40\n4 PENDING 40")
     assert main(["sweep", *words, "--cap", "2"]) == 0
     printed = capsys.readouterr().out
     assert "6 runs: 1 done, 2 in the queue, 3 to submit." in printed
@@ -81,8 +91,43 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     folder = only_sweep(slurm / "runs")
     assert calls(slurm, "sbatch") == [f"--parsable --array=1\\,2\\,5%2 {folder}/script.sh"]
     (asked,) = calls(slurm, "squeue")
-    assert f"--name=tape_exp-{folder.name}" in asked
     assert "--me " in asked, "the tasks of others were asked for"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model=rope,nope", "seed=0,1,2"],  # more seeds
+        ["model=nope,rope", "seed=1,0,2", "scale=smoke"],  # in another order, with a default
+    ],
+)
+def test_runs_are_in_the_queue_whatever_words_name_them(slurm, capsys, words):
+    queue_holds(
+        slurm, ["model=rope,nope", "seed=0,1", f"runs={slurm}/runs"], "0 RUNNING 40\n3 PENDING 40"
+    )
+    assert main(["sweep", *words, f"runs={slurm}/runs"]) == 0
+    assert "6 runs: 0 done, 2 in the queue, 4 to submit." in capsys.readouterr().out
+    assert main(["status", *words, f"runs={slurm}/runs"]) == 0
+    assert "1 running" in (shown := capsys.readouterr().out)
+    assert "1 queued" in shown
+
+
+def test_what_sbatch_refuses_is_no_sweep(slurm, capsys):
+    (slurm / "sbatch.exits").write_text("1")
+    words = ["model=rope", f"runs={slurm}/runs"]
+    assert main(["sweep", *words]) == 2
+    assert f"those of slurm.<option>= and of {slurm}/cluster.yaml" in capsys.readouterr().err
+    assert main(["status", "--runs", f"{slurm}/runs"]) == 2
+    assert "no sweep was submitted" in capsys.readouterr().err
+
+
+def test_a_job_whose_setup_fails_does_not_run(slurm):
+    (slurm / "cluster.yaml").write_text("setup:\n  - true\n  - source /no/such/env\n")
+    assert main(["sweep", "model=rope", f"runs={slurm}/runs"]) == 0
+    done = run_task(only_sweep(slurm / "runs") / "script.sh", 0)
+    assert done.returncode == 1
+    assert "error: setup of launch/cluster.yaml: source /no/such/env failed." in done.stdout
+    assert calls(slurm, "srun") == []
 
 
 def test_finished_runs_that_are_to_be_made_anew_are_submitted(slurm, capsys):
@@ -119,8 +164,9 @@ def test_the_list_of_runs_has_their_words_folders_and_steps(slurm):
 def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitted):
     """Tasks 0 and 1 are the bases of 2 and 3."""
     monkeypatch.setattr("tape_exp.artifacts.runs.read_records", list)
-    (slurm / "squeue.says").write_text(queue)
-    assert main(["sweep", "fig_dp_layers", f"runs={slurm}/runs", "seed=5,6", "--cap", "16"]) == 0
+    words = ["fig_dp_layers", f"runs={slurm}/runs", "seed=5,6"]
+    queue_holds(slurm, words, queue)
+    assert main(["sweep", *words, "--cap", "16"]) == 0
     script = only_sweep(slurm / "runs") / "script.sh"
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
 
@@ -180,9 +226,9 @@ def test_dry_run_shows_what_would_be_submitted_in_order(slurm, capsys):
     base.open({})
     (base.checkpoints / "step00000008.ckpt").touch()
     finish(base)
-    (slurm / "squeue.says").write_text("1 RUNNING 40\n")
+    queue_holds(slurm, words, "1 RUNNING 40")
     assert main(["sweep", "--dry-run", *words]) == 0
-    shown = capsys.readouterr().out.rpartition('"${words[@]}"\n')[2].splitlines()
+    shown = capsys.readouterr().out.rpartition("launch/array.sh\n")[2].splitlines()
     assert shown == [
         "",
         "# sbatch --array=2%64",
@@ -230,7 +276,7 @@ def test_what_sbatch_says_has_lines_of_its_own(slurm, capsys):
     said = "sbatch: error: invalid partition: h100\nsbatch: error: Batch job submission failed"
     (slurm / "bin" / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
     assert main(["sweep", "model=rope", f"runs={slurm}/runs", "slurm.partition=h100"]) == 2
-    assert capsys.readouterr().err == f"{said}\nerror: sbatch failed, as it says above.\n"
+    assert capsys.readouterr().err.startswith(f"{said}\nerror: sbatch failed, as it says above. ")
 
 
 @pytest.mark.parametrize(
@@ -325,7 +371,7 @@ def test_the_settings_of_a_cluster_are_options_of_sbatch(slurm, capsys):
     ):
         assert script.count(f"#SBATCH --{option}\n") == 1
     assert "cpus-per-task=" not in script
-    assert script.index("module load cuda/12.8\n") < script.index("srun ")
+    assert script.index("module load cuda/12.8\n") < script.index("# then launch/job.sh")
 
 
 @pytest.mark.parametrize(

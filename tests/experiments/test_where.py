@@ -13,7 +13,7 @@ from tape_exp.artifacts.artifact import load
 from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.bench import __main__ as bench
 from tape_exp.experiments import cluster as cluster_module
-from tape_exp.experiments import local, slurm
+from tape_exp.experiments import local, queue, slurm
 from tape_exp.experiments.execute import execute
 from tape_exp.experiments.run_spec import read_specs
 from tape_exp.paper import __main__ as paper
@@ -38,7 +38,7 @@ def cluster(monkeypatch, tmp_path):
         calls.append(list(arguments))
         return str(40 + len(calls))
 
-    monkeypatch.setattr(slurm, "queued", lambda name: {})
+    monkeypatch.setattr(queue, "tasks_in_queue", list)
     monkeypatch.setattr(slurm, "sbatch", sbatch)
     monkeypatch.setattr(slurm, "require_sbatch", lambda: None)
     monkeypatch.setattr(cluster_module, "CLUSTER", tmp_path / "cluster.yaml")
