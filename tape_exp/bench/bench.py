@@ -11,13 +11,12 @@ from tape_exp.bench.board import Board
 from tape_exp.bench.tasks import SETS, chosen
 from tape_exp.experiments.bases import runnable
 from tape_exp.experiments.execute import execute
-from tape_exp.experiments.grid import scale_and_seeds, take
+from tape_exp.experiments.grid import scale_and_seeds, take, without_places
 from tape_exp.experiments.local import Outcome
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.machine.files import write_atomically
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records
-from tape_exp.runs.identity import PLACES, section_of
 from tape_exp.settings import folders
 from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.plugins import names_in
@@ -67,7 +66,7 @@ class Bench:
                     "model=rope,tape, tasks as --tasks=reverse,sort and learning rates as "
                     "--rates=0.001,0.003."
                 )
-        changes = [word for word in self.overrides if section_of(word) not in PLACES]
+        changes = without_places(self.overrides)
         if changes and self.out.resolve() == OUT.resolve():
             raise ConfigError(
                 f"{OUT} is for benches whose recipe is unchanged, and {' '.join(changes)} "

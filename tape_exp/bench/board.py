@@ -184,8 +184,11 @@ class Board(Cells):
     def scores_table(self) -> Table:
         """Make the table of encodings × tasks, by mean rank."""
         rows = {model: self._score_row(model) for model in self.order}
-        difference = f"mean difference to {BASELINE}"
-        names = ["mean rank", difference, *self.entries, "seeds", "commit"]
+        names = [*self.entries, "seeds", "commit"]
+        if self.ranks:  # of two models or more
+            if BASELINE in self.ranks:
+                names = [f"mean difference to {BASELINE}", *names]
+            names = ["mean rank", *names]
         return self._table(rows, names, {"digits": 1}, self.caption())
 
     def _score_row(self, model: str) -> dict[str, Cell]:

@@ -17,10 +17,13 @@ def cluster_settings() -> dict[str, Any]:
     a file.
 
     Raises:
-        ConfigError: it is no mapping.
+        ConfigError: it is no YAML, or no mapping.
     """
     text = CLUSTER.read_text(encoding="utf-8") if CLUSTER.exists() else ""
-    chosen = yaml.load(text, yaml.BaseLoader) or {}  # all values are text: 24:00:00 is no number
+    try:
+        chosen = yaml.load(text, yaml.BaseLoader) or {}  # as text: 24:00:00 is no number
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{CLUSTER} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(chosen, dict):
         example = CLUSTER.with_name("cluster.example.yaml")
         raise ConfigError(f"{CLUSTER} must hold <option>: <value>, as {example} does.")

@@ -84,7 +84,9 @@ def state_of(run: RunSpec, job: Job | None) -> tuple[str, str]:
         return "failed", failed[-1]
     own = [line for line in printed if line.startswith("error: ")]
     saved = any("same command resumes" in line for line in printed)
-    of_slurm = [] if saved else [line for line in printed if re.match(r"\w+: error: ", line)]
+    of_slurm = []
+    if not saved:  # nor cancelled before it began
+        of_slurm = [line for line in printed if re.match(r"\w+: error: .*(?<!Terminated)$", line)]
     if own or of_slurm:  # the run's own sentence says more than SLURM's: killed, exited
         return "failed", (own or of_slurm)[-1]
     if run.folder and run.folder.exists():

@@ -38,7 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = Path(file).read_text(encoding="utf-8")
     set_by_file = re.findall(r"^#SBATCH --([\w-]+)", text, re.MULTILINE)
     defaults = {key: value for key, value in settings.items() if key not in set_by_file}
-    print(f"Submitted job {slurm.sbatch([*flags(defaults), *chosen, file, *words])}.")
+    job = slurm.sbatch([*flags(defaults), *chosen, file, *words])
+    print(f"Submitted job {job}.")
+    log = re.search(r"^#SBATCH --output=(\S+)", text, re.MULTILINE)
+    if log:
+        print(f"Log:    {log[1].replace('%j', job)}")
+    print("Cancel: scancel", job)
     return 0
 
 

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tape_exp.artifacts.artifact import load, names
 from tape_exp.experiments.execute import add_options
@@ -16,6 +17,9 @@ from tape_exp.settings.commands import command
 from tape_exp.settings.errors import one_of, warn
 from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from tape_exp.artifacts.view import View
 
 log = logging.getLogger("tape_exp")
 
@@ -91,7 +95,6 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     """
     from tape_exp.artifacts.figures import draw_all, figures
     from tape_exp.paper import pages
-    from tape_exp.results.latex import latex
 
     for kind in formats:
         one_of("--formats", kind, ("tex", "pdf", "png"))
@@ -99,29 +102,28 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
         load(name)  # a wrong name is told before anything is written
     records = read_records()
     drawings = []
+    paths = []
     judgements: dict[Path, list[pages.Judgement]] = {}
     written = set()
     for artifact, shown, found in pages.judged(records):
-        name = artifact.name
         results = artifact.results
         judgements.setdefault(results, []).extend(found)
-        if chosen and name not in chosen:
+        if chosen and artifact.name not in chosen:
             continue
         if chosen and not shown:
-            warn(f"{name}: nothing is recorded; {artifact.run_command('smoke')} runs it.")
+            warn(f"{artifact.name}: nothing is recorded; {artifact.run_command('smoke')} runs it.")
         for view in shown:
             written.add(results)
-            table = view.table
-            stem = f"{name}-{view.scale}"
-            assert table is not None  # of what is shown
             view.warn_of_empty_columns()
-            write_atomically(results / "tables" / f"{stem}.csv", table.csv())
-            if "tex" in formats:
-                write_atomically(results / "tables" / f"{stem}.tex", latex(table, stem))
+            paths += write_table(view, "tex" in formats)
             for suffix, draw in figures(view):
                 for kind in ("svg", *(kind for kind in formats if kind != "tex")):
-                    drawings.append((draw, results / "figures" / f"{stem}{suffix}.{kind}"))
+                    path = results / "figures" / f"{artifact.name}-{view.scale}{suffix}.{kind}"
+                    drawings.append((draw, path))
     draw_all(drawings)
+    if chosen:
+        paths += [path for _, path in drawings]
+        print(*paths, sep="\n")
     for results in sorted(written):
         of_folder = judgements[results]
         write_atomically(results / "tables" / "claims.csv", pages.claims_table(of_folder).csv())
@@ -131,6 +133,23 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     if not written and not chosen:
         warn(f"{folders.RECORDS} has no records; tape-exp paper run adds some.")
     return 0 if written else 1
+
+
+def write_table(view: "View", as_latex: bool) -> list[Path]:
+    """Write the table of a view that has one, for programs and as LaTeX; return the paths."""
+    from tape_exp.results.latex import latex
+
+    table = view.table
+    assert table is not None
+    stem = f"{view.artifact.name}-{view.scale}"
+    texts = {f"{stem}.csv": table.csv()}
+    if as_latex:
+        texts[f"{stem}.tex"] = latex(table, stem)
+    paths = []
+    for name, text in texts.items():
+        paths.append(view.artifact.results / "tables" / name)
+        write_atomically(paths[-1], text)
+    return paths
 
 
 def write_costs(options: argparse.Namespace) -> int:

@@ -27,6 +27,8 @@ class ArgumentParser(argparse.ArgumentParser):
             option, value, listed = match.groups()
             what = f"{option}={value}" if option.startswith("-") else f"{self.prog} {value}"
             return choose(what, value, re.findall(r"[\w-]+", listed))
+        if match := re.match(r"argument (?:.*/)?(.*): expected one argument", message):
+            return f"{match[1]} needs a value; {explained} it."
         return f"{message.removeprefix('argument ').rstrip('.')}."
 
 

@@ -37,7 +37,7 @@ class StepReport(Callback):
     _first: tuple[int, float] | None = field(default=None, init=False)  # step, and its end
     _last_line: float = field(default=0.0, init=False)
     _each: float = field(default=0.0, init=False)  # seconds of a step
-    _figures: dict[str, float] = field(default_factory=dict, init=False)  # of the last line
+    _figures: dict[str, float] = field(default_factory=dict, init=False)  # since the last line
     _gauges: dict[str, float] = field(default_factory=dict, init=False)
     # step, time, time waited for data
     _since: tuple[int, float, float] | None = field(default=None, init=False)
@@ -64,7 +64,8 @@ class StepReport(Callback):
         due = now - self._last_line > self.line_seconds
         if due or step == total:
             self._last_line = now
-            self._figures = {name: float(n) for name, n in trainer.progress_bar_metrics.items()}
+            if "train/loss" in trainer.progress_bar_metrics:
+                self._figures["train/loss"] = float(trainer.progress_bar_metrics["train/loss"])
         if due and step < total:
             self._log_line(step, total)
 
@@ -74,6 +75,7 @@ class StepReport(Callback):
         latest = "  ".join(f"{name} {brief(self._figures[name], 4)}" for name in known)
         left = timedelta(seconds=round(self._each * (total - step)))
         log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, self._each, left)
+        self._figures.clear()  # a validation is told of once
 
     def _measure(self, trainer: Trainer, module: Any, length: int) -> None:
         now = time.perf_counter()
@@ -88,11 +90,15 @@ class StepReport(Callback):
         self._since = trainer.global_step, now, module.task.waited
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
-        """Leave the validation out of the rate; log the line of the last step with its figures."""
+        """Leave the validation out of the rate; keep its figures for the next line, the last one at
+        once.
+        """
         if self._since is not None:
             self._since = trainer.global_step, time.perf_counter(), module.task.waited
-        if self._first is not None and trainer.global_step == trainer.max_steps:
-            self._figures |= module.validation
+        if self._first is None:
+            return
+        self._figures |= module.validation
+        if trainer.global_step == trainer.max_steps:
             self._log_line(trainer.global_step, trainer.max_steps)
 
 

@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     search = search_from(options)
     search.check()
+    if options.dry_run:
+        show(search)
+        return 0
     if options.slurm:
         submit(search, options)
         return 0
@@ -34,6 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     in_time = work(trials, options.minutes)
     failed = trials.report()
     return int(failed) if in_time else REQUEUE
+
+
+def show(search: "Search") -> None:
+    """Print what a search would try, and where it is kept."""
+    runs = f", each the mean of {len(search.seeds)} seeds" if len(search.seeds) > 1 else ""
+    print(
+        f"{search.trials} trials of each of {', '.join(search.models)}{runs}, by {search.metric}:"
+    )
+    for key, values in search.space.items():
+        print(f"  {key}={values}")
+    print(f"In {search.folder}, where trials that are there count; nothing is run.")
 
 
 def submit(search: "Search", options: argparse.Namespace) -> None:
@@ -69,6 +83,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     pruner = "median or none (default: %(default)s)"
     parser.add_argument("--pruner", default="median", help=pruner)
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be tried")
     workers = "submit so many workers to SLURM, with slurm.<option of sbatch>=value"
     parser.add_argument("--slurm", type=positive, metavar="WORKERS", help=workers)
     dirty = "let the workers run the files as they are, not a copy of the last commit"

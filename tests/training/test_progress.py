@@ -8,19 +8,23 @@ from tape_exp.training.callbacks import StepReport
 
 
 def test_a_line_has_the_step_the_figures_and_the_time_left(caplog, monkeypatch):
+    """A validation is told of in the line after it, and in no other."""
     latest = {"train/loss": 0.00083, "val/exact_match": 45.0}
     trainer = SimpleNamespace(max_steps=60, global_step=4, progress_bar_metrics=latest)
-    trainer.accumulate_grad_batches, module = 1, SimpleNamespace(report_step=lambda gauges: None)
+    trainer.accumulate_grad_batches = 1
+    module = SimpleNamespace(report_step=lambda gauges: None, validation={"val/exact_match": 45.0})
     progress = StepReport(every=1000, line_seconds=-1.0)
-    clock = iter([0.0, 10.0])
+    clock = iter([0.0, 10.0, 20.0])
     monkeypatch.setattr(callbacks.time, "monotonic", lambda: next(clock))
     progress.on_train_batch_end(trainer, module, None, None, 0)
-    trainer.global_step = 24
+    progress.on_validation_end(trainer, module)
     with caplog.at_level(logging.INFO, "tape_exp"):
-        progress.on_train_batch_end(trainer, module, None, None, 0)
-    *_, line = caplog.messages
+        for trainer.global_step in (24, 44):
+            progress.on_train_batch_end(trainer, module, None, None, 0)
+    *_, line, after = caplog.messages
     assert line.startswith("step 24/60  train/loss 8.3e-04  val/exact_match 45.0000")
     assert line.endswith("0.500 s/step  0:00:18 left")
+    assert after == "step 44/60  train/loss 8.3e-04  0.500 s/step  0:00:08 left"
 
 
 def test_the_last_line_has_the_last_validation(caplog):
