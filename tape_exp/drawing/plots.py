@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
 
 from tape_exp.drawing.style import (
     DIVERGING,
@@ -144,9 +145,7 @@ def _draw_panel(axis: Any, panel: Panel, width: float) -> None:
         axis.set_xscale("log", base=2)
     if panel.log_y:
         axis.set_yscale("log")
-        low, high = axis.get_ylim()
-        if high > 10 * low:  # else only minor ticks are labelled
-            axis.yaxis.minorticks_off()
+        _label_logarithms(axis)
     if panel.ylim:
         axis.set_ylim(panel.ylim)
     axis.grid()
@@ -156,6 +155,15 @@ def _draw_panel(axis: Any, panel: Panel, width: float) -> None:
             labels = labels_with_room(panel.ticks, panel.trained, width)
         axis.set_xticks(panel.ticks, labels or [f"{tick:g}" for tick in panel.ticks])
         axis.xaxis.minorticks_off()
+
+
+def _label_logarithms(axis: Any) -> None:
+    """Label powers of ten on the vertical axis, and 2 and 5 times them where there are few."""
+    low, high = np.log10(axis.get_ylim())
+    if math.floor(high) - math.ceil(low) < 2:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.minorticks_off()
 
 
 def labels_with_room(lengths: Sequence[float], trained: float | None, width: float) -> list[str]:

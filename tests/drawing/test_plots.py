@@ -64,3 +64,24 @@ def test_attention_to_a_text_is_at_its_symbols_where_these_have_room(symbols, sh
     texts = re.findall(r">([^<]+)</text>", path.read_text())
     assert all(texts.count(symbol) == 2 * shown for symbol in symbols)
     assert ("key position" in texts) == (not shown)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([2.4, 0.2], {"0.2", "0.5", "1", "2"}),  # between two powers of ten
+        ([3.0, 0.02], {"0.02", "0.05", "0.1", "0.2", "0.5", "1", "2"}),
+        ([2.0, 1e-3], {r"$\mathdefault{10^{-2}}$"}),
+    ],
+)
+def test_values_on_a_logarithmic_axis_can_be_read(values, labels):
+    axis = new_figure(2.0, "").subplots()
+    line = Line("", [0, 1], values, style=plots.REFERENCE)
+    plots._draw_panel(axis, Panel("", "step", "loss", [line], log_y=True), 3.0)
+    low, high = axis.get_ylim()
+    axis.figure.draw_without_rendering()
+    shown = set()
+    for tick in axis.yaxis.get_major_ticks():
+        if low <= tick.get_loc() <= high:
+            shown.add(tick.label1.get_text())
+    assert labels <= shown
