@@ -13,8 +13,8 @@ import yaml
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from tape_exp import report
 from tape_exp.machine.files import write_atomically
+from tape_exp.paper import report
 from tape_exp.settings.folders import CONF, ROOT
 
 
