@@ -195,9 +195,9 @@ def test_no_command_depends_on_the_encoding_of_the_locale(tmp_path):
     commands = [
         ["tape_exp.training", *words, "model=rope", "task=arithmetic"],
         ["tape_exp.training", *layers, f"runs={tmp_path}/layers"],
-        ["tape_exp.paper", "compare", *words, "model=rope", "task=arithmetic"],
+        ["tape_exp.artifacts", *words, "model=rope", "task=arithmetic"],
         ["tape_exp.paper", "list"],
-        ["tape_exp.experiments", "status", *words, "model=rope", "task=arithmetic"],
+        ["tape_exp.sweep", "status", *words, "model=rope", "task=arithmetic"],
     ]
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     done = subprocess.run(

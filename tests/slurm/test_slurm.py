@@ -111,7 +111,7 @@ def idle(slurm: dict[str, str]) -> bool:
 
 def test_array_of_a_sweep(slurm, undisturbed, tmp_path, monkeypatch, capsys):
     words = [*GRID, *FIXED, *SLURM, f"runs={tmp_path}"]
-    command = [sys.executable, "-m", "tape_exp.experiments", "sweep", "--dirty", "--cap", "3"]
+    command = [sys.executable, "-m", "tape_exp.sweep", "sweep", "--dirty", "--cap", "3"]
     command += words
     # imports all, so that the runs below still run
     assert main(["sweep", "--dry-run", *words]) == 0
