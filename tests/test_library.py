@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import redirect_stderr, redirect_stdout
+from types import SimpleNamespace
 
 import matplotlib
 import pytest
@@ -18,6 +19,7 @@ from tape_exp.runs.evaluation import is_result
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
+from tape_exp.training.loaded import Loaded
 from tests.conftest import SMALL, on_text
 
 
@@ -306,3 +308,19 @@ def test_records_are_a_table(loaded, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="there is no record in empty"):
         te.records("empty")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ([], "pg19"),  # the text on which the run was measured
+        (["task=passkey"], "c4"),  # the other task's own
+        (["scale.text=local", "task.text.path=/books"], "pg19"),
+    ],
+)
+def test_the_text_of_a_run_stays_that_of_its_evaluations(words, name):
+    typed = ["task=perplexity", "text@task.text=pg19", "model=rope", "scale=smoke"]
+    run = SimpleNamespace(checkpoint=None, record={"config": {}})
+    run.config = {"overrides": typed, "task": {"name": "perplexity"}}
+    task, _ = Loaded.on(run, *words)
+    assert task.text.name == name

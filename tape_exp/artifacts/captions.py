@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tape_exp.artifacts.rows import by_outer_labels, once
 from tape_exp.results.record import Record
 from tape_exp.results.store import commits, varying
 from tape_exp.settings.naming import display_name
@@ -71,12 +72,13 @@ def replaced_texts(view: "Cells") -> str:
 
 
 def different_data(view: "Cells") -> str:
-    """Say whether models are compared that read different data, or may have."""
-    runs = view.every_run
-    same = same_data(runs)
-    if same is False:
+    """Say whether models are compared that read different data, or may have: those of one size."""
+    answers = []
+    for rows in by_outer_labels(view.rows).values():
+        answers.append(same_data(once(view.runs(row) for row in rows)))
+    if False in answers:
         return "Models of one seed read different data: they CANNOT BE COMPARED."
-    if same is None and any("text" in run.config["task"] for run in runs):
+    if None in answers and any("text" in run.config["task"] for run in view.every_run):
         return "Whether the runs of a seed read the same data is not recorded for all."
     return ""
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from tape_exp.artifacts.cells import Cells
-from tape_exp.artifacts.rows import Row, fill, once
+from tape_exp.artifacts.rows import Row, by_outer_labels, fill, once
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import REFERENCE, LineStyle, categorical, styles_of
@@ -109,7 +109,7 @@ def _lengths(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     styles = styles_of(last_label(row) for row in view.rows)
     axes = axes_of(view)
     panels = []
-    for outer_labels, rows in rows_by_outer_labels(view).items():
+    for outer_labels, rows in by_outer_labels(view.rows).items():
         for template, heading in spec.get("of", metrics_by_length(view)).items():
             metric = fill(template, rows[0].labels)
             curves = [curve_of(view, row, metric, styles[last_label(row)]) for row in rows]
@@ -163,15 +163,6 @@ def axes_of(view: Cells) -> dict[str, Any]:
         if "axes" in run:
             return run["axes"]
     return {}
-
-
-def rows_by_outer_labels(view: Cells) -> dict[tuple[str, ...], list[Row]]:
-    """Group the rows by their labels of all dimensions but the last: each has a panel."""
-    rows: dict[tuple[str, ...], list[Row]] = {}
-    for row in view.rows:
-        *outer, _ = row.labels.values()
-        rows.setdefault(tuple(outer), []).append(row)
-    return rows
 
 
 def curve_of(view: Cells, row: Row, metric: str, style: LineStyle) -> Line | None:

@@ -76,6 +76,21 @@ def label_of(row: Row) -> str:
     return " ".join(reversed([*row.labels.values()]))
 
 
+def by_outer_labels(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
+    """Group rows by their labels of all dimensions but the last: those of a group are compared.
+
+    >>> sizes = {"five": ["scale=digits5"], "eight": ["scale=digits8"]}
+    >>> rows = rows_of({"size": sizes, "model": ["rope", "tape"]}, {}, lambda key: [])
+    >>> {labels: len(group) for labels, group in by_outer_labels(rows).items()}
+    {('five',): 2, ('eight',): 2}
+    """
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        outer = tuple(row.labels.values())[:-1]
+        groups.setdefault(outer, []).append(row)
+    return groups
+
+
 def fill(text: str, values: Mapping[str, Any]) -> str:
     """Replace each ``{name}`` by what is known; None is ``null``.
 

@@ -1,6 +1,7 @@
 """What machine this is."""
 
 import platform
+import re
 from pathlib import Path
 
 import torch
@@ -31,7 +32,10 @@ def peak_flops(device: torch.device, fp32: bool = False) -> float:
     if device.type != "cuda":
         return 0.0
     name = torch.cuda.get_device_name(device)
-    return next((peaks[fp32] for part, peaks in PEAKS.items() if part in name), 0.0)
+    for part, peaks in PEAKS.items():
+        if re.search(rf"\b{part}\b", name):  # an RTX A1000 is no A100
+            return peaks[fp32]
+    return 0.0
 
 
 def cpu_name() -> str:

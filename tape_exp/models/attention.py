@@ -47,7 +47,7 @@ def attend(
     v = v_BSKD.transpose(1, 2)
     name = backend
     if backend == "auto":
-        name = choose(scores, carried_BSHC)
+        name = choose(scores, v, carried_BSHC)
         say(f"{described(scores, carried_BSHC)}: {name}")
     if carried_BSHC is None:
         require_able(backend, scores, v)
@@ -72,7 +72,7 @@ def average_both(scores: Scores, v: Tensor, carried: Tensor) -> tuple[Tensor, Te
     return product_by_group(p, v).transpose(1, 2), (p @ carried).transpose(1, 2)
 
 
-def choose(scores: Scores, carried: Tensor | None) -> str:
+def choose(scores: Scores, v: Tensor, carried: Tensor | None) -> str:
     """The backend that ``auto`` is.
 
     On a CPU the explicit softmax below :data:`CPU_SDPA_FROM` keys, with a carried state and where a
@@ -92,7 +92,7 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
         return "explicit" if S < CPU_SDPA_FROM or carries or learns else "sdpa"
     if S > T or q.element_size() > 2:
         return "sdpa"  # decoding, or full precision
-    if slopes and not carries and flash_installed():
+    if slopes and not carries and refusal("flash", scores, v) is None:
         return "flash"
     if scores.window is not None or not learned or (len(biases) > 0 and T > DENSE_UP_TO):
         return "flex"

@@ -11,6 +11,7 @@ from scipy.special import stdtr, stdtrit
 
 from tape_exp.runs.evaluation import wilson
 
+ROUNDING = 1e-8  # of the 9 significant digits of a record's metrics
 Z = 1.96  # standard errors to each side of a 95 % interval over samples
 
 
@@ -156,11 +157,13 @@ def paired(ours: Value, theirs: Value) -> Difference | None:
         differences[seed] = Value(number - other)
         largest = max(largest, abs(number), abs(other))
     value = replace(over_seeds(differences), runs={})
+    if abs(value.number) < ROUNDING * largest:
+        value = replace(value, number=0.0)
     n = len(seeds)
     if value.high is None:
         return Difference(value, None)
     error = (value.high - value.number) / float(stdtrit(n - 1, 0.975))
-    if error <= 1e-12 * largest:  # they are all equal, but for rounding
+    if error <= 1e-12 * largest:  # they are all equal, but for the last bits
         return Difference(Value(value.number, n=n), 1.0)
     return Difference(value, 2 * float(stdtr(n - 1, -abs(value.number) / error)))
 

@@ -76,8 +76,9 @@ class Questions(TextTask):
         raise NotImplementedError
 
     def is_right(self, question: Question, answer: str) -> bool:
-        """Whether an answer says what is asked for."""
-        return question.wanted in answer
+        """Whether the first number of an answer is the one that is asked for."""
+        number = re.search("[0-9]+", answer)
+        return number is not None and number.group() == question.wanted
 
     def prepare(self) -> None:
         """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
@@ -186,10 +187,6 @@ class Passkey(Questions):
         within = generator.random()
         depth = float((number % self.depth_bins + within) / self.depth_bins)
         return key_question(key, depth)
-
-    def is_right(self, question: Question, answer: str) -> bool:
-        number = re.search("[0-9]+", answer)
-        return number is not None and number.group() == question.wanted
 
 
 def key_question(key: int, depth: float) -> Question:

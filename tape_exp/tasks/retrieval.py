@@ -23,7 +23,7 @@ class RetrievalTraining(Questions):
 
     Training prompts have up to ``train_length`` tokens and 1 … ``items`` keys, both uniform, each
     with its answer, on which the loss is. An answer may have twice the tokens of a right one and is
-    right if it holds the number.
+    right if its first number is the right one.
 
     Metrics are those of :class:`Questions`, and ``id/accuracy`` and ``ood/accuracy``, over the
     trained lengths and over longer ones, each with ``…_stderr``.

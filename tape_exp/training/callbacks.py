@@ -85,8 +85,10 @@ class StepReport(Callback):
             rate = steps * module.task.optim.batch * length / seconds
             waited = 100 * (module.task.waited - self._since[2]) / seconds
             self._gauges = {"train/tokens_per_second": rate, "train/data_wait": waited}
-            if peak := peak_flops(module.device) * trainer.world_size:
-                self._gauges["train/mfu"] = rate * module.decoder.flops_per_token(length) / peak
+            peak = peak_flops(module.device, fp32=trainer.precision == "32-true")
+            if peak:
+                flops = rate * module.decoder.flops_per_token(length)
+                self._gauges["train/mfu"] = flops / (peak * trainer.world_size)
         self._since = trainer.global_step, now, module.task.waited
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:

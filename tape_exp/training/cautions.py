@@ -47,7 +47,8 @@ def busy_processor(cfg: DictConfig) -> Iterator[str]:
     if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available():
         return
     load = os.getloadavg()[0]
-    cores = len(os.sched_getaffinity(0))
+    allowed = getattr(os, "sched_getaffinity", None)  # macOS has none
+    cores = len(allowed(0)) if allowed else os.cpu_count() or 1
     if load > cores and torch.get_num_threads() > 1:
         yield (
             f"This machine has a load of {load:.1f} on {cores} cores: threads that wait for each "

@@ -138,7 +138,11 @@ class Loaded:
         own = ("scale", "seed", "task.arch" if other else "task")
         given = [word for word in overrides if other or not word.startswith("task=")]
         typed = self.config.get("overrides") or self.record.get("words", [])
-        words = [word for word in typed if word.lstrip("+").startswith(own)]
+        words = []
+        for word in typed:
+            of_task = not other and "@task" in word.partition("=")[0]  # text@task.text=pg19
+            if of_task or word.lstrip("+~").startswith(own):
+                words.append(word)
         cfg = compose_config([*words, "model=rope", *given])
         if self.checkpoint is not None:
             cfg = apply_llama_config(cfg, self.checkpoint)

@@ -263,6 +263,18 @@ def test_models_of_one_seed_that_read_other_data_cannot_be_compared():
     assert "they CANNOT BE COMPARED" in view(same).table.caption
 
 
+def test_rows_of_other_sizes_read_other_data_and_are_not_compared():
+    sizes = {"three": ["task.train_digits=3"], "four": ["task.train_digits=4"]}
+    made = []
+    for size, words in sizes.items():
+        for model in ("rope", "tape"):
+            made += runs(model, [1.0], words=words, data_fingerprint=size, fingerprint_version=1)
+    at = {"rows": {"size": sizes, "model": ["rope", "tape"]}}
+    assert "CANNOT" not in view(made, **at).table.caption
+    made[-1]["data_fingerprint"] = "another"
+    assert "they CANNOT BE COMPARED" in view(made, **at).table.caption
+
+
 def test_a_model_that_knows_digits_is_marked():
     table = view(runs("rope", [20.0], knows_digits=True)).table
     assert table.rows[0]["model"] == "rope†"

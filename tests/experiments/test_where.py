@@ -188,7 +188,7 @@ def test_a_dry_run_with_slurm_submits_nothing(cluster, tmp_path, capsys):
             ["--cpa", "3"],
             "--cpa is not known. Did you mean '--cap'? `tape-exp sweep --help` explains",
         ),
-        (["--cap"], "--cap: expected one argument."),
+        (["--cap"], "--cap needs a value; "),
         (["--cores=2", "slurm.mem=7G"], "slurm.mem=7G is for jobs of SLURM: add --slurm, or leave"),
         (["--cores=2", "--after=41"], "--after is for jobs of SLURM: add --slurm, or leave it out"),
         (["--cores=2", "--slurm"], "--cores runs here, and --slurm submits: leave one of them out"),

@@ -224,6 +224,7 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
 PICKS = {"plain": "sdpa", "carried": "sdpa", "slopes": "flash", "slopes and carried": "flex"}
 PICKS |= {"distance": "sdpa", "window": "flex", "padding": "sdpa", "distance and window": "flex"}
 PICKS |= {"slopes and padding": "flex", "decoding": "sdpa", "fp32": "sdpa"}
+PICKS |= {"slopes and window": "flash", "slopes, window and sinks": "flex", "slopes, wide": "flex"}
 
 
 @pytest.mark.parametrize(("kind", "backend"), PICKS.items())
@@ -236,14 +237,16 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
             return torch.empty(shape, dtype=torch.float32, device="cuda")
 
         dtype = torch.float32 if kind == "fp32" else torch.bfloat16
-        q, k = (make(2, 4, T, 64).to(dtype) for T in (1 if kind == "decoding" else 512, 512))
+        width = 512 if "wide" in kind else 64
+        q, k = (make(2, 4, T, width).to(dtype) for T in (1 if kind == "decoding" else 512, 512))
         slopes = make(4) if "slopes" in kind else None
         by_distance = (ByDistance(lambda d: d, slopes),)
         scores = Scores(q, k, by_distance if kind[:5] in ("slope", "dista") else ())
-        scores = replace(scores, window=Window(8) if "window" in kind else None)
+        window = Window(8, sinks=2 if "sinks" in kind else 0)
+        scores = replace(scores, window=window if "window" in kind else None)
         scores = replace(scores, padding=make(2) if "padding" in kind else None)
         carried = make(2, 4, 512, 64) if "carried" in kind else None
-        assert choose(scores, carried) == backend
+        assert choose(scores, k, carried) == backend
         assert refusal(backend, scores, k) is None
 
 

@@ -11,6 +11,7 @@ import torch
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import passkey
 from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, key_question
+from tape_exp.tasks.retrieval import RetrievalTraining
 from tape_exp.training.from_config import make_decoder, make_task
 from tests.conftest import on_text, prepared, silent, text_config
 from tests.tasks.in_two import evaluate, evaluate_in_two
@@ -78,6 +79,7 @@ def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(kind, text_fold
         assert abs(before / sentences - question.depth) <= 1 / sentences
 
 
+@pytest.mark.parametrize("task", [passkey.Passkey, RetrievalTraining])
 @pytest.mark.parametrize(
     ("answer", "correct"),
     [
@@ -88,8 +90,8 @@ def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(kind, text_fold
         ("", False),
     ],
 )
-def test_the_first_number_counts(answer, correct):
-    assert passkey.Passkey.is_right(None, key_question(123, 0.5), answer) is correct
+def test_the_first_number_counts(task, answer, correct):
+    assert task.is_right(None, key_question(123, 0.5), answer) is correct
 
 
 def test_whoever_reads_the_text_finds_every_key(ask):

@@ -127,6 +127,7 @@ def test_activations_are_close_to_what_autograd_keeps_on_a_cpu(model, precision,
         ("NVIDIA H100 80GB HBM3", 9, 989e12, "bf16-mixed"),
         ("NVIDIA H200 NVL", 9, 835e12, "bf16-mixed"),
         ("NVIDIA A10G", 8, 70e12, "bf16-mixed"),
+        ("NVIDIA RTX A1000", 8, 0.0, "bf16-mixed"),
         ("Tesla V100-SXM2-16GB", 7, 0.0, "32-true"),
     ],
 )
