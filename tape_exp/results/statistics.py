@@ -11,7 +11,6 @@ from scipy.special import stdtr, stdtrit
 
 from tape_exp.runs.evaluation import wilson
 
-ROUNDING = 1e-8  # of the 9 significant digits of a record's metrics
 Z = 1.96  # standard errors to each side of a 95 % interval over samples
 
 
@@ -157,8 +156,6 @@ def paired(ours: Value, theirs: Value) -> Difference | None:
         differences[seed] = Value(number - other)
         largest = max(largest, abs(number), abs(other))
     value = replace(over_seeds(differences), runs={})
-    if abs(value.number) < ROUNDING * largest:
-        value = replace(value, number=0.0)
     n = len(seeds)
     if value.high is None:
         return Difference(value, None)

@@ -165,15 +165,18 @@ def written(value: Value, digits: int = 2, sign: str = "") -> str:
     ('26.32 ± 0.41', '26.32 [25.90, 26.50]')
     >>> written(Value(26.32, 22.26, 30.39, {0: Value(26.0), 1: Value(26.64)}, n=2))
     '26.32 (26.00, 26.64)'
+    >>> written(Value(3e-8, -7.0 + 3e-8, 7.0 + 3e-8, n=3), digits=0, sign="+")
+    '+0 ± 7'
     """
     if value.text:
         return value.text
-    number = decimal(value.number, digits, sign)
+    half = 0.0 if value.low is None or value.high is None else (value.high - value.low) / 2
+    is_rounding = abs(value.number) < 1e-6 * half  # records have 9 digits
+    number = decimal(0.0 if is_rounding else value.number, digits, sign)
     if value.pair:
         return f"{number} ({', '.join(decimal(each, digits) for each in value.pair)})"
     if value.low is None or value.high is None:
         return number
-    half = (value.high - value.low) / 2
     if value.error:
         return f"{number} (SE {decimal(half, digits)})"
     is_symmetric = abs(value.high - half - value.number) < 1e-9 * max(1.0, abs(value.number))
