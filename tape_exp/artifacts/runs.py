@@ -84,10 +84,18 @@ def check_patterns(only: Sequence[str], labels: Sequence[str]) -> None:
 
 def tell_other_sources(records: Sequence[Record]) -> None:
     """Say so where the files of encodings or of the task have changed since their runs."""
-    files = {file for record in records for file in changed_sources(record.get("sources", {}))}
+    files: set[str] = set()
+    older = 0
+    for record in records:
+        changed = changed_sources(record.get("sources", {}))
+        files.update(changed)
+        older += bool(changed)
     if files:
         named = " and ".join(sorted(files))
-        warn(f"runs are recorded with another version of {named}; rerun=true runs them anew.")
+        warn(
+            f"{older} of {len(records)} runs are recorded with another version of {named}. They are "
+            "shown all the same; rerun=true runs them anew."
+        )
 
 
 @dataclass

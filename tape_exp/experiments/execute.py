@@ -1,6 +1,7 @@
 """Where runs are made is an option of each command: here with ``--cores``, or with ``--slurm``."""
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,6 +103,9 @@ def make(
         return None
     missing = [spec for spec in specs if spec.anew or not spec.done]
     if options.dry_run:
-        print(*(spec.title for spec in missing), f"missing runs: {len(missing)}", sep="\n")
+        print(*(spec.title for spec in missing), sep="\n", end="\n" if missing else "")
+        of = Counter(spec.title.partition(": ")[0] for spec in missing if ": " in spec.title)
+        parts = ", ".join(f"{name} {count}" for name, count in of.items())
+        print(f"missing runs: {len(missing)}" + (f" ({parts})" if len(of) > 1 else ""))
         return None
     return local.run(missing, options.cores, options.minutes)

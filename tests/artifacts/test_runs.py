@@ -67,7 +67,10 @@ def test_rerun_names_what_has_a_record_too():
 def test_what_is_recorded_with_another_version_of_a_file_is_told(capsys):
     known = record("rope", 0, {"test/exact_match": 1.0})
     module = "tape_exp.models.positions.rope"
-    for digits, told in ((source_hash(module), ""), ("0123456789", "another version of rope.py;")):
+    for digits, told in (
+        (source_hash(module), ""),
+        ("0123456789", "another version of rope.py. They"),
+    ):
         room.specs_of_artifacts(
             [addition()], "smoke", [0], records=[known | {"sources": {module: digits}}]
         )

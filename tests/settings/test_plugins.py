@@ -286,7 +286,7 @@ def test_a_comparison_tells_of_edited_encodings_and_makes_their_runs_anew(
     edit()
     monkeypatch.setattr(local, "start", None)  # nothing runs again
     assert compare.main(command) == 0
-    told = "runs are recorded with another version of ripple.py; rerun=true runs them anew."
+    told = "1 of 2 runs are recorded with another version of ripple.py."
     assert told in capsys.readouterr().err
     monkeypatch.setattr(local, "start", train_here)
     assert compare.main([*command, "rerun=true"]) == 0
