@@ -93,8 +93,8 @@ def tell_other_sources(records: Sequence[Record]) -> None:
     if files:
         named = " and ".join(sorted(files))
         warn(
-            f"{older} of {len(records)} runs are recorded with another version of {named}. They are "
-            "shown all the same; rerun=true runs them anew."
+            f"{older} of {len(records)} runs are recorded with another version of {named}. They "
+            "are shown all the same; rerun=true runs them anew."
         )
 
 
