@@ -9,6 +9,7 @@ from tape_exp.experiments.execute import check_jobs, positive
 from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.settings.commands import command
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.parser import ArgumentParser
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Search and print the result; status 1 where trials failed, 85 where there was no time."""
     options = options_of(sys.argv[1:] if arguments is None else arguments)
     check_jobs(options)
+    if options.slurm and options.cores:
+        raise ConfigError("--cores runs here, and --slurm submits: leave one of them out.")
     from tape_exp.tune.search import search_from
     from tape_exp.tune.trials import Trials, work
+    from tape_exp.tune.workers import work_in_processes
 
     search = search_from(options)
     search.check()
@@ -34,9 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         submit(search, options)
         return 0
     trials = Trials(search)
-    in_time = work(trials, options.minutes)
+    if options.cores:
+        status = work_in_processes(search, options.cores, options.minutes)
+    else:
+        status = 0 if work(trials, options.minutes) else REQUEUE
     failed = trials.report()
-    return int(failed) if in_time else REQUEUE
+    return status or int(failed)
 
 
 def show(search: "Search") -> None:
@@ -84,6 +91,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pruner", default="median", help=pruner)
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     parser.add_argument("--dry-run", action="store_true", help="print what would be tried")
+    parser.add_argument("--cores", type=positive, help="workers here, one thread each")
     workers = "submit so many workers to SLURM, with slurm.<option of sbatch>=value"
     parser.add_argument("--slurm", type=positive, metavar="WORKERS", help=workers)
     dirty = "let the workers run the files as they are, not a copy of the last commit"

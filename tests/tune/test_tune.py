@@ -16,12 +16,14 @@ from tape_exp.runs.directory import FolderError
 from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
 from tape_exp.settings.plugins import source_hash
 from tape_exp.training.run import run
 from tape_exp.tune import __main__ as command
 from tape_exp.tune import trials as room
 from tape_exp.tune.search import distribution_of, read_space, search_from
 from tape_exp.tune.trials import STARTUP, STATES, Trials, work
+from tests.processes import python
 
 TINY = ["task.arch.layers=1", "task.arch.width=16", "task.arch.ffn=16", "task.optim.batch=4"]
 TINY += ["task.optim.max_steps=20", "task.samples_per_cell=1", "trainer=cpu"]
@@ -259,6 +261,19 @@ def test_what_is_not_the_fault_of_a_trial_leaves_it_open(monkeypatch, error):
     monkeypatch.setattr(room, "run", fake_run(lambda lr: [1.0] * 4))
     work(trials)
     assert states(trials) == ["finished"]
+
+
+@pytest.mark.long
+def test_workers_here_share_the_trials_of_a_search(tmp_path):
+    """As from a shell: what processes are given must be found in a module that they can import."""
+    words = [*RATES, *TINY, "trials=2", f"runs={tmp_path / 'runs'}"]
+    done = python("-m", "tape_exp", "tune", *words, "--cores", "2", folder=tmp_path, path=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" begins: ") == 4, "two models, two trials each"
+    assert done.stdout.count("Best of rope: tape-exp train") == 1
+    trials = Trials(search_by(words))
+    assert [len(trials.of(model)) for model in ("rope", "nope")] == [2, 2]
+    assert command.main([*words, "--cores", "2", "--slurm", "2"]) == 2
 
 
 @pytest.mark.long
