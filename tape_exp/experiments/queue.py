@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
+from typing import TypeVar
 
 from tape_exp.experiments.run_spec import RunSpec, read_specs
 from tape_exp.settings.errors import ConfigError
 
+Key = TypeVar("Key", Path, str)
 NAME = "tape_exp-"  # of a job, followed by that of its sweep
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")  # in SLURM's words
 FORMAT = "%j %K %T %F %r"  # name, number in its array, state, array and the reason to wait
@@ -46,30 +48,32 @@ class Job:
 class Submissions:
     """The jobs of the runs that were submitted from one folder of runs.
 
-    A run is known by its folder, and one whose base was not finished then by its words.
+    A run is known by its folder, and by its words where that was not known then, since its base was
+    not finished, or is not known now. The same words may name another folder after a pull, whose
+    defaults differ: that is another run.
     """
 
     def __init__(self, sweeps: Path, queue: Sequence[Task]) -> None:
         tasks = {(task.sweep, task.number): task for task in queue}
-        self._jobs: dict[str, Job] = {}
+        self._by_folder: dict[Path, Job] = {}
+        self._by_words: dict[str, Job] = {}  # of all runs
+        self._without_folder: dict[str, Job] = {}  # by words, of runs whose folder was not known
         for sweep in sweeps.glob("*/jobs.tsv"):
             folder = sweep.parent
             for number, spec in enumerate(read_specs(folder)):
                 log = folder / "logs" / f"{number}.txt"
-                self._add(spec, Job(log, tasks.get((folder.name, number))))
-
-    def _add(self, spec: RunSpec, job: Job) -> None:
-        for key in keys_of(spec):
-            known = self._jobs.get(key)
-            if known is None or precedence(job) > precedence(known):
-                self._jobs[key] = job
+                job = Job(log, tasks.get((folder.name, number)))
+                keep(self._by_words, spec.line, job)
+                if spec.folder is None:
+                    keep(self._without_folder, spec.line, job)
+                else:
+                    keep(self._by_folder, spec.folder, job)
 
     def of(self, spec: RunSpec) -> Job | None:
         """Find the job of a run: the one in the queue, or else the last one; None without any."""
-        for key in keys_of(spec):
-            if key in self._jobs:
-                return self._jobs[key]
-        return None
+        if spec.folder is None:
+            return self._by_words.get(spec.line)
+        return self._by_folder.get(spec.folder) or self._without_folder.get(spec.line)
 
     def in_queue(self, specs: Sequence[RunSpec]) -> dict[int, Task]:
         """Map the numbers of those of some runs that are in the queue to their tasks."""
@@ -81,9 +85,10 @@ class Submissions:
         return tasks
 
 
-def keys_of(spec: RunSpec) -> list[str]:
-    """List what a run is known by: its folder, if that is known, and its words."""
-    return [str(spec.folder), spec.line] if spec.folder else [spec.line]
+def keep(jobs: dict[Key, Job], key: Key, job: Job) -> None:
+    """Keep a job unless a known one of the same run is in the queue, or has printed later."""
+    if key not in jobs or precedence(job) > precedence(jobs[key]):
+        jobs[key] = job
 
 
 def precedence(job: Job) -> tuple[bool, float]:
@@ -98,15 +103,15 @@ def tasks_in_queue() -> list[Task]:
     Raises:
         ConfigError: there is no squeue, or it does not answer: the queue may hold anything.
     """
+    said = slurm_says("squeue", "--me", "--noheader", "--array", f"--format={FORMAT}")
     tasks = []
-    for line in slurm_says("squeue", "--me", "--noheader", "--array", f"--format={FORMAT}").split(
-        "\n"
-    ):
+    for line in said.splitlines():
         words = line.split(maxsplit=4)
-        if len(words) >= 4 and words[0].startswith(NAME) and words[1].isdecimal():
-            name, number, state, array, *reason = words
-            waits_for = "" if reason in ([], ["None"]) else reason[0]
-            tasks.append(Task(name.removeprefix(NAME), int(number), state, array, waits_for))
+        if len(words) < 4 or not words[0].startswith(NAME) or not words[1].isdecimal():
+            continue  # no task of a sweep
+        name, number, state, array = words[:4]
+        reason = "" if words[4:] in ([], ["None"]) else words[4]
+        tasks.append(Task(name.removeprefix(NAME), int(number), state, array, reason))
     return tasks
 
 

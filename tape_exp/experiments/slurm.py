@@ -110,7 +110,7 @@ def submit_runs(
                 raise
             print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
     if ids:
-        print_defaults(sbatch_options(specs, command), command)
+        print_defaults(command)
         runs = sweep.parents[1]
         elsewhere = [] if runs == Path("runs").resolve() else ["--runs", str(runs)]
         named = command[1:] if command[0] == "sweep" else elsewhere
@@ -154,12 +154,11 @@ def show_runs(
     print("#", counts(specs, queue, arrays), *notes)
 
 
-def print_defaults(options: Mapping[str, Any], words: Sequence[str]) -> None:
+def print_defaults(words: Sequence[str]) -> None:
     """Say which limits of a run nobody has chosen."""
-    chosen = {*cluster.cluster_settings(), *(word.partition("=")[0] for word in words)}
-    unset = [key for key in UNITS if not chosen & {key, f"slurm.{key}"}]
+    unset = [key for key in UNITS if key not in chosen_options(words)]
     if unset:
-        limits = " and ".join(f"{options[key]} {UNITS[key]}" for key in unset)
+        limits = " and ".join(f"{DEFAULTS[key]} {UNITS[key]}" for key in unset)
         names = " and ".join(f"slurm.{key}=" for key in unset)
         print(f"Each run has {limits}; {names} or {cluster.CLUSTER} changes that.")
 
@@ -195,19 +194,25 @@ def counts(specs: Sequence[RunSpec], queue: Mapping[int, Task], arrays: Sequence
     return f"{len(specs)} runs: {done} done, {len(queue)} in the queue, {todo} to submit."
 
 
-def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, Any]:
-    """Collect the options of sbatch, and ``setup``: what the devices take, then
-    launch/cluster.yaml, then ``slurm.<option>=<value>`` among the words.
+def chosen_options(words: Sequence[str]) -> dict[str, Any]:
+    """Collect the options of sbatch, and ``setup``, that the user has chosen: launch/cluster.yaml,
+    then ``slurm.<option>=<value>`` among the words.
     """
-    devices = {(spec.config.trainer.nodes, spec.config.trainer.devices) for spec in specs}
-    if len(devices) > 1:
-        raise ConfigError("runs of one sweep need equal trainer.nodes and trainer.devices.")
-    nodes, per_node = devices.pop()
     options = cluster.cluster_settings()
     for word in words:
         if word.startswith("slurm."):
             option, _, value = word.removeprefix("slurm.").partition("=")
             options[option.replace("_", "-")] = [value] if option == "setup" else value
+    return options
+
+
+def sbatch_options(specs: Sequence[RunSpec], words: Sequence[str]) -> dict[str, Any]:
+    """Collect the options of sbatch, and ``setup``: what the devices take, and what is chosen."""
+    devices = {(spec.config.trainer.nodes, spec.config.trainer.devices) for spec in specs}
+    if len(devices) > 1:
+        raise ConfigError("runs of one sweep need equal trainer.nodes and trainer.devices.")
+    nodes, per_node = devices.pop()
+    options = chosen_options(words)
     on_gpus = any(
         spec.config.trainer.accelerator == "gpu"
         or (spec.config.trainer.accelerator == "auto" and spec.config.trainer.strategy != "auto")

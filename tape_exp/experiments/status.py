@@ -82,16 +82,32 @@ def state_of(run: RunSpec, job: Job | None) -> tuple[str, str]:
     failed = tail(run.folder / "FAILED") if run.folder else []
     if failed:
         return "failed", failed[-1]
-    own = [line for line in printed if line.startswith("error: ")]
-    saved = any("same command resumes" in line for line in printed)
-    of_slurm = []
-    if not saved:  # nor cancelled before it began
-        of_slurm = [line for line in printed if re.match(r"\w+: error: .*(?<!Terminated)$", line)]
-    if own or of_slurm:  # the run's own sentence says more than SLURM's: killed, exited
-        return "failed", (own or of_slurm)[-1]
+    error = last_error(printed)
+    if error:
+        return "failed", error
     if run.folder and run.folder.exists():
         return "stopped", "the same command resumes it"
     return "missing", "" if run.folder else "starts from a run that is not finished"
+
+
+def last_error(printed: Sequence[str]) -> str:
+    """Find the error that ended a job: its own sentence, which says more than SLURM's, or else that
+    of SLURM (killed, out of memory); empty where the run has saved or was cancelled.
+
+    >>> last_error(["error: no GPU.", "srun: error: node1: task 0: Exited with exit code 2"])
+    'error: no GPU.'
+    >>> last_error(["The same command resumes.", "srun: error: node1: task 0: Killed"])
+    ''
+    """
+    own = [line for line in printed if line.startswith("error: ")]
+    if own:
+        return own[-1]
+    if any("same command resumes" in line for line in printed):
+        return ""
+    of_slurm = [line for line in printed if re.match(r"\w+: error: ", line)]
+    if not of_slurm or of_slurm[-1].endswith("Terminated"):  # by scancel, before it began
+        return ""
+    return of_slurm[-1]
 
 
 def last_start(log: Path) -> list[str]:

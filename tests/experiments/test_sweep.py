@@ -112,6 +112,17 @@ def test_runs_are_in_the_queue_whatever_words_name_them(slurm, capsys, words):
     assert "1 queued" in shown
 
 
+def test_the_same_words_after_a_pull_that_changed_a_default_are_other_runs(slurm, capsys):
+    """Queued jobs run the older commit, in the folder that its config gave."""
+    words = ["model=rope", f"runs={slurm}/runs"]
+    queue_holds(slurm, words, "0 PENDING 40")
+    jobs = only_sweep(slurm / "runs") / "jobs.tsv"
+    (run,) = read_specs(jobs.parent)
+    jobs.write_text(jobs.read_text().replace(run.folder.name, "seed0-0123456789"))
+    assert main(["sweep", *words]) == 0
+    assert "1 runs: 0 done, 0 in the queue, 1 to submit." in capsys.readouterr().out
+
+
 def test_what_sbatch_refuses_is_no_sweep(slurm, capsys):
     (slurm / "sbatch.exits").write_text("1")
     words = ["model=rope", f"runs={slurm}/runs"]
@@ -189,8 +200,10 @@ def test_limits_that_nobody_chose_are_said(slurm, capsys):
     assert (
         "Each run has 2 CPUs for each process; slurm.cpus-per-task= or" in capsys.readouterr().out
     )
+    assert main(["sweep", *words, "slurm.time=240", "slurm.cpus_per_task=2", "seed=2"]) == 0
+    assert "Each run has" not in capsys.readouterr().out
     (slurm / "cluster.yaml").write_text("time: 30\ncpus_per_task: 8\n")
-    assert main(["sweep", *words, "seed=2"]) == 0
+    assert main(["sweep", *words, "seed=3"]) == 0
     assert "Each run has" not in capsys.readouterr().out
 
 
