@@ -16,8 +16,7 @@ KNOWS_DIGITS = "†"
 
 def notes(view: "Cells") -> list[str]:
     """List the sentences that only the records can add to a caption."""
-    sentences = [note(view) for note in NOTES]
-    return [sentence for sentence in sentences if sentence]
+    return [*filter(None, (note(view) for note in NOTES))]
 
 
 def two_seeds(view: "Cells") -> str:

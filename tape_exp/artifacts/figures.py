@@ -10,7 +10,6 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 - ``losses``: validation loss by step. ``panels``: the dimension that has a panel for each label.
 - ``parts``: the columns ``of`` by the labels of the dimension ``across``, models side by side;
   ``panels``: the labels of the first dimension that have one.
-- ``matrices``, ``pattern``: of one artifact each.
 - the path of a function, ``my_package.module.function``, which is called as those here are.
 """
 
@@ -112,8 +111,11 @@ def _lengths(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     for outer_labels, rows in by_outer_labels(view.rows).items():
         for template, heading in spec.get("of", metrics_by_length(view)).items():
             metric = fill(template, rows[0].labels)
-            curves = [curve_of(view, row, metric, styles[last_label(row)]) for row in rows]
-            lines = [curve for curve in curves if curve is not None]
+            lines = []
+            for row in rows:
+                curve = curve_of(view, row, metric, styles[last_label(row)])
+                if curve is not None:
+                    lines.append(curve)
             if not lines:
                 continue
             longest = max(lines, key=lambda line: len(line.x))
@@ -131,8 +133,7 @@ def _lengths(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
 
 def has_heights(panels: Sequence[Panel]) -> bool:
     """Say whether some line has a number that is not 0."""
-    lines = [line for panel in panels for line in panel.lines]
-    return any(any(line.y) for line in lines)
+    return any(any(line.y) for panel in panels for line in panel.lines)
 
 
 def metrics_by_length(view: Cells) -> dict[str, str]:
@@ -339,52 +340,9 @@ def parts_panel(
     return Panel(panel.label, "", panel.heading, lines, **axis)
 
 
-# ---- figures of one artifact ----
-
-
-def _matrices(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
-    """Draw a panel for each layer, on one scale."""
-    runs = view.runs(view.rows[0]) if view.rows else []
-    panels = {}
-    for name, matrix in (runs[0].get("matrices", {}) if runs else {}).items():
-        if name.startswith(spec["which"]):
-            panels[f"layer {name.split('@')[1]}"] = np.array(matrix, float)
-    if not panels:
-        return None
-    title = f"{title_of(view)}, seed {runs[0].seed}"
-    return partial(plots.matrices, panels, title=title, label=dict.fromkeys(panels, "E·Eᵀ"))
-
-
-def _pattern(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
-    """Draw E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
-    first = {}
-    for row in view.rows:
-        runs = view.runs(row)
-        if runs:
-            first[last_label(row)] = runs[0]
-    if not {"tape", "rope"} <= first.keys():
-        return None
-    layer = max(int(name.split("@")[1]) for name in first["tape"]["matrices"])
-
-    def matrix(model: str, kind: str) -> np.ndarray:
-        return np.array(first[model]["matrices"][f"{kind}@{layer}"], float)
-
-    difference = "attention, TAPE − RoPE"
-    panels = {
-        "E·Eᵀ of TAPE": matrix("tape", "products"),
-        "E·Eᵀ of RoPE": matrix("rope", "products"),
-        difference: plots.causal(matrix("tape", "attention") - matrix("rope", "attention")),
-    }
-    label = {**dict.fromkeys(panels, "E·Eᵀ"), difference: "difference"}
-    title = f"{title_of(view)}, layer {layer}, seed {first['tape'].seed}"
-    return partial(plots.matrices, panels, title=title, label=label)
-
-
 FIGURES: dict[str, Callable[[Cells, Mapping[str, Any]], Draw | None]] = {
     "grids": _grids,
     "lengths": _lengths,
     "losses": _losses,
-    "matrices": _matrices,
     "parts": _parts,
-    "pattern": _pattern,
 }

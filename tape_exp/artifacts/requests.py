@@ -25,17 +25,21 @@ def specs_of_words(words: Sequence[str]) -> list[RunSpec]:
 def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
     """Read which artifacts, scale, seeds and further overrides the words of ``run`` ask for."""
     scale, seeds, extra = grid.scale_and_seeds([word for word in words if "=" in word])
-    if wrong := [w for w in extra if w.startswith(("task=", "model=", "peft=", "debug"))]:
-        raise ConfigError(
-            f"{wrong[0]}: an artifact names its tasks and models itself, and shortened runs have "
-            "no record. `tape-exp compare` makes a table of any models on any task."
-        )
-    if not (chosen := [word for word in words if "=" not in word]):
+    for word in extra:
+        if word.startswith(("task=", "model=", "peft=", "debug")):
+            raise ConfigError(
+                f"{word}: an artifact names its tasks and models itself, and shortened runs have "
+                "no record. `tape-exp compare` makes a table of any models on any task."
+            )
+    chosen = [word for word in words if "=" not in word]
+    if not chosen:
         raise ConfigError("name an artifact to run, or all: `tape-exp paper list` lists them.")
-    every = [load(name) for name in (names() if chosen == ["all"] else chosen)]
-    artifacts = [artifact for artifact in every if artifact.rows and scale in artifact.scales]
-    if chosen != ["all"] and (without := [a for a in every if a not in artifacts]):
-        raise ConfigError(no_runs(without[0], scale))
+    artifacts = []
+    for artifact in map(load, names() if chosen == ["all"] else chosen):
+        if artifact.rows and scale in artifact.scales:
+            artifacts.append(artifact)
+        elif chosen != ["all"]:
+            raise ConfigError(no_runs(artifact, scale))
     return artifacts, scale, seeds, extra
 
 

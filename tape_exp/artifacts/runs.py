@@ -38,7 +38,9 @@ def specs_of_artifacts(
     records = read_records() if records is None else records
     index = RecordIndex(records)
     views = [Cells(artifact, scale, index) for artifact in artifacts]
-    every = [(view, seed, run) for seed in seeds for view in views for run in runs_at(view, seed)]
+    every: list[tuple[Cells, int, ArtifactRun]] = []
+    for seed, view in itertools.product(seeds, views):
+        every += [(view, seed, run) for run in runs_at(view, seed)]
     check_patterns(only, [run.label for _, _, run in every])
     specs: dict[str, RunSpec] = {}
     shown: list[Record] = []
@@ -48,11 +50,9 @@ def specs_of_artifacts(
             asked_of_others |= run.metrics.keys()
             continue
         overrides = [*run.overrides, *extra]
-        known = index.of_experiment(overrides)
-        known = [record for record in known if record.seed == seed]
-        if where(overrides).get("rerun"):
-            known = []
-        shown += known
+        known = None if where(overrides).get("rerun") else index.of_seed(overrides, seed)
+        if known:
+            shown.append(known)
         if known and not recorded:
             asked_of_others |= run.metrics.keys()
             continue

@@ -103,9 +103,15 @@ def make(
         return None
     missing = [spec for spec in specs if spec.anew or not spec.done]
     if options.dry_run:
-        print(*(spec.title for spec in missing), sep="\n", end="\n" if missing else "")
-        of = Counter(spec.title.partition(": ")[0] for spec in missing if ": " in spec.title)
-        parts = ", ".join(f"{name} {count}" for name, count in of.items())
-        print(f"missing runs: {len(missing)}" + (f" ({parts})" if len(of) > 1 else ""))
+        show_missing(missing)
         return None
     return local.run(missing, options.cores, options.minutes)
+
+
+def show_missing(specs: Sequence[RunSpec]) -> None:
+    """Print what would run, and how many runs each of several artifacts lacks."""
+    for spec in specs:
+        print(spec.title)
+    counts = Counter(spec.title.partition(": ")[0] for spec in specs if ": " in spec.title)
+    parts = ", ".join(f"{name} {count}" for name, count in counts.items())
+    print(f"missing runs: {len(specs)}" + (f" ({parts})" if len(counts) > 1 else ""))

@@ -154,9 +154,7 @@ def last_line(text: str) -> str:
 
 @contextmanager
 def time_limit(minutes: float | None) -> Iterator[None]:
-    """Signal this process when the time is over; it ends quietly here, wherever it was
-    met.
-    """
+    """Signal this process when the time is over; wherever it was met, it ends quietly here."""
     timer = threading.Timer((minutes or 0) * 60, os.kill, (os.getpid(), signal.SIGUSR1))
     timer.daemon = True
     with Preemption():

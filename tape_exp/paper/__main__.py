@@ -66,8 +66,7 @@ def list_artifacts(options: argparse.Namespace) -> int:
             recorded = []
             for seed in range(3):
                 for run in runs_at(cells, seed):
-                    found = index.of_experiment(run.overrides)
-                    recorded.append(any(record.seed == seed for record in found))
+                    recorded.append(index.of_seed(run.overrides, seed) is not None)
             print(f"{'':24}   {scale}: {sum(recorded)} of {len(recorded)}")
     return 0
 
@@ -161,11 +160,12 @@ def write_costs(options: argparse.Namespace) -> int:
 
     known: dict[str, float] = {}
     needed = {}
-    for artifact in [a for a in map(load, names()) if a.rows and "paper" in a.scales]:
-        specs = {
-            key_of(spec): spec
-            for spec in runs.specs_of_artifacts([artifact], "paper", [0], records=[])
-        }
+    for artifact in map(load, names()):
+        if not artifact.rows or "paper" not in artifact.scales:
+            continue
+        specs = {}
+        for spec in runs.specs_of_artifacts([artifact], "paper", [0], records=[]):
+            specs[key_of(spec)] = spec
         for key in specs.keys() - known.keys():
             decoder, task = plan.blank_parts(specs[key].config)
             flops = plan.flops_per_token(decoder, task, recompute=False) if task.trains else 0.0

@@ -55,17 +55,24 @@ def judged(records: Sequence[Record]) -> Iterator[tuple[Artifact, list[View], li
 
 def judgement(artifact: Artifact, shown: Sequence[View], claim: Claim) -> Judgement:
     """Judge a claim at the largest scale that tests it, or else has records."""
-    none = View(artifact, next(iter(artifact.scales)), [])
-    judged = [(v.scale, replace(verdict(v, claim), size=size_of(v))) for v in reversed(shown)]
-    tested = [each for each in judged if each[1].holds != verdicts.UNTESTED]
-    scale, found = [*tested, *judged, ("", verdict(none, claim))][0]
-    return Judgement(artifact, scale, claim.text, found)
+    untested: list[Judgement] = []
+    for view in reversed(shown):
+        found = replace(verdict(view, claim), size=size_of(view))
+        one = Judgement(artifact, view.scale, claim.text, found)
+        if found.holds != verdicts.UNTESTED:
+            return one
+        untested.append(one)
+    if untested:
+        return untested[0]
+    nothing = View(artifact, next(iter(artifact.scales)), [])
+    return Judgement(artifact, "", claim.text, verdict(nothing, claim))
 
 
 def claims_table(judgements: Sequence[Judgement]) -> Table:
     """Make the table of claims for programs, a row for each."""
-    rows: list[dict[str, Cell]] = [
-        {
+    rows: list[dict[str, Cell]] = []
+    for one in judgements:
+        row: dict[str, Cell] = {
             "artifact": one.artifact.name,
             "the paper's claim": one.text or verdicts.NO_CLAIM,
             "paper": one.verdict.paper or ("no numbers" if one.text else ""),
@@ -76,16 +83,16 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
             "size": one.verdict.size,
             "seeds": one.verdict.seeds,
         }
-        for one in judgements
-    ]
+        rows.append(row)
     return Table([*map(Column, rows[0])], rows, ["artifact"])
 
 
 def overview(judgements: Sequence[Judgement], pages: str) -> str:
     """Write the claims by their verdicts, a line each, with links to the ``pages``."""
     tested = [one for one in judgements if one.text]
-    rows = [
-        [
+    rows = []
+    for one in sorted(tested, key=lambda one: ORDER.index(one.verdict.holds)):
+        row = [
             linked(one, pages),
             one.text,
             one.verdict.short_paper or "no numbers",
@@ -93,8 +100,7 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
             f"**{one.verdict.holds}**" + in_brackets(one.verdict.extent),
             tested_with(one),
         ]
-        for one in sorted(tested, key=lambda one: ORDER.index(one.verdict.holds))
-    ]
+        rows.append(row)
     head = ["artifact", "the paper's claim", "paper", "ours", "holds", "scale"]
     table = tabulate(rows, head, tablefmt="github", disable_numparse=True)
     others = [f"{linked(one, pages)} ({one.artifact.title})" for one in judgements if not one.text]

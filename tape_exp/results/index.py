@@ -28,6 +28,13 @@ class RecordIndex:
             self._by_overrides[asked] = self._search(asked)
         return self._by_overrides[asked]
 
+    def of_seed(self, overrides: Sequence[str], seed: int) -> Record | None:
+        """Find the newest record of an experiment and a seed; None without one."""
+        for run in self.of_experiment(overrides):
+            if run.seed == seed:
+                return run
+        return None
+
     def _search(self, overrides: tuple[str, ...]) -> list[Record]:
         chosen = choices_of(overrides)
         candidates = [run for run in self.of_task(overrides) if fits(run.settings, chosen)]

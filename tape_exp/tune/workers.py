@@ -20,13 +20,8 @@ def work_in_processes(search: Search, cores: int, minutes: float | None) -> int:
     workers = [context.Process(target=worker, args=(search, minutes)) for _ in range(cores)]
     for process in workers:
         process.start()
-    try:
-        for process in workers:
-            process.join()
-    except KeyboardInterrupt:
-        for process in workers:
-            process.join()
-        raise
+    for process in workers:
+        process.join()
     return max(abs(process.exitcode or 0) for process in workers)
 
 

@@ -19,7 +19,8 @@ def test_a_line_has_the_step_the_figures_and_the_time_left(caplog, monkeypatch):
     progress.on_train_batch_end(trainer, module, None, None, 0)
     progress.on_validation_end(trainer, module)
     with caplog.at_level(logging.INFO, "tape_exp"):
-        for trainer.global_step in (24, 44):
+        for step in (24, 44):
+            trainer.global_step = step
             progress.on_train_batch_end(trainer, module, None, None, 0)
     *_, line, after = caplog.messages
     assert line.startswith("step 24/60  train/loss 8.3e-04  val/exact_match 45.0000")
