@@ -73,7 +73,15 @@ def average_both(scores: Scores, v: Tensor, carried: Tensor) -> tuple[Tensor, Te
 
 
 def choose(scores: Scores, v: Tensor, carried: Tensor | None) -> str:
-    """The backend that ``auto`` is.
+    """The backend that ``auto`` is: the fastest of those that suit a call and do not refuse it."""
+    for backend in suited(scores, carried):
+        if refusal(backend, scores, v) is None:
+            return backend
+    return "explicit"
+
+
+def suited(scores: Scores, carried: Tensor | None) -> list[str]:
+    """The backends that suit a call, the fastest first.
 
     On a CPU the explicit softmax below :data:`CPU_SDPA_FROM` keys, with a carried state and where a
     bias needs gradients, else torch's fused kernel. On a GPU torch's fused kernels, but in
@@ -89,14 +97,14 @@ def choose(scores: Scores, v: Tensor, carried: Tensor | None) -> str:
     learned = all(bias.slopes is None and not bias.from_tokens for bias in biases)
     if q.device.type == "cpu":
         learns = len(biases) > 0 and not slopes and torch.is_grad_enabled()
-        return "explicit" if S < CPU_SDPA_FROM or carries or learns else "sdpa"
+        return ["explicit"] if S < CPU_SDPA_FROM or carries or learns else ["sdpa"]
     if S > T or q.element_size() > 2:
-        return "sdpa"  # decoding, or full precision
-    if slopes and not carries and refusal("flash", scores, v) is None:
-        return "flash"
+        return ["sdpa"]  # decoding, or full precision
+    if slopes and not carries:
+        return ["flash", "flex"]
     if scores.window is not None or not learned or (len(biases) > 0 and T > DENSE_UP_TO):
-        return "flex"
-    return "sdpa"
+        return ["flex"]
+    return ["sdpa"]
 
 
 def described(scores: Scores, carried: Tensor | None) -> str:

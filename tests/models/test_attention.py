@@ -1,5 +1,6 @@
 """The backends of attend() agree with the explicit softmax, on outputs and on every gradient."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -248,6 +249,39 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         carried = make(2, 4, 512, 64) if "carried" in kind else None
         assert choose(scores, k, carried) == backend
         assert refusal(backend, scores, k) is None
+
+
+BIASES = ("none", "slopes", "table", "keys")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("grad", [False, True])
+def test_auto_never_picks_what_would_be_refused(device, dtype, grad, monkeypatch):
+    """Of tensors without storage: every bias, window, sinks, padding, state, width and length."""
+    monkeypatch.setattr(attention, "flash_installed", lambda: True)
+    windows = (None, Window(8), Window(8, sinks=2))
+    cases = itertools.product(BIASES, windows, (False, True), (False, True), (64, 512), (1, 512))
+    with FakeTensorMode(), torch.set_grad_enabled(grad):
+        for bias, window, padded, carries, width, T in cases:
+
+            def make(*shape, dtype=torch.float32):
+                return torch.empty(shape, dtype=dtype, device=device, requires_grad=grad)
+
+            q = make(2, 4, T, width, dtype=dtype)
+            k = make(2, 4, 512, width, dtype=dtype)
+            biases = {
+                "none": (),
+                "slopes": (ByDistance(lambda d: d, make(4)),),
+                "table": (ByDistance(lambda d: d),),
+                "keys": (ByKey(make(2, 512, 4)),),
+            }
+            scores = Scores(q, k, biases[bias], window=window, padding=make(2) if padded else None)
+            carried = make(2, 4, 512, 64) if carries else None
+            picked = choose(scores, k, carried)
+            values = make(2, 4, 512, width + 64 * carries, dtype=dtype)
+            case = (bias, window, padded, carries, width, T)
+            assert refusal(picked, scores, values) is None, (picked, case)
 
 
 def test_a_window_of_three_shows_a_query_itself_two_before_and_the_sinks():
