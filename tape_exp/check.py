@@ -29,12 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("words", nargs="+", metavar="model | key=value", help=told)
     words = parser.parse_args(arguments).words
     cfg = compose_config(list(map(_override, words)))
-    from tape_exp.models.conformance import (  # imports torch
-        SITUATIONS,
-        entries,
-        random_decoder,
-        shortened,
-    )
+    from tape_exp.models.conformance import SITUATIONS, random_decoder  # imports torch
+    from tape_exp.models.sections import entries, shortened
 
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     classes = dict.fromkeys(layer["_target_"] for layer in entries(model))

@@ -62,7 +62,7 @@ class Adaptation:
     """A method of section 4.3 (context window extension) as a choice of parts; one YAML each in
     ``conf/peft``. The first logits are those of the base model, trained with RoPE, under RoPE with
     the new ``theta`` and ``interpolation``, or, where positions are dropped, without RoPE. A model
-    with another encoding must begin as RoPE (:func:`~tape_exp.models.conformance.begins_as_rope`).
+    with another encoding must begin as RoPE (:func:`~tape_exp.models.sections.begins_as_rope`).
 
     ``drop`` trains on without any positional encoding (DroPE, Gelberg et al., "Extending the
     Context of Pretrained LLMs by Dropping Their Positional Embeddings", 2025), without its QK norm

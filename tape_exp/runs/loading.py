@@ -7,9 +7,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.models import llama, peft
-from tape_exp.models.conformance import begins_as_rope
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
+from tape_exp.models.sections import begins_as_rope
 from tape_exp.runs.identity import flat
 from tape_exp.runs.starting_weights import base_of, fingerprint, read_checkpoint, run_config, title
 from tape_exp.settings.errors import ConfigError

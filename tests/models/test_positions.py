@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models import conformance
+from tape_exp.models import sections
 from tape_exp.models.conformance import SITUATIONS, NotAskedError, outcome_of
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.places import Places
@@ -260,16 +260,14 @@ def test_it_is_measured_whether_an_encoding_begins_as_rope(words, arch):
             if isinstance(matrix, torch.nn.Linear):
                 matrix.weight.mul_(3)  # so that attention is far from uniform
         apart = (model(TOKENS, sampler=RowSampler(5)) - rope(TOKENS)).abs().max()
-    begins = conformance.begins_as_rope(model_of(words[0], *words[1:]), arch)
+    begins = sections.begins_as_rope(model_of(words[0], *words[1:]), arch)
     assert begins == bool(apart < 1e-5)
     assert begins or words not in AS_ROPE
 
 
 def test_what_leaves_rope_beyond_a_distance_does_not_begin_as_rope(arch):
     for farthest in (5, 100, 150, 4096):
-        assert not conformance.begins_as_rope(
-            model_of("rerope", f"model.farthest={farthest}"), arch
-        )
+        assert not sections.begins_as_rope(model_of("rerope", f"model.farthest={farthest}"), arch)
 
 
 def generator() -> torch.Generator:
