@@ -25,6 +25,7 @@ from tape_exp.data.batch import IGNORE
 from tape_exp.machine.hardware import machine_name
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import decode, new_cache
+from tape_exp.models.head import LastLogits, TokenNll, TotalLoss
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.llama import load
 from tape_exp.models.peft import Lora, Matrix
@@ -110,7 +111,7 @@ def prefill(model: Any, is_ours: bool, length: int) -> Case:
     def case() -> Tensor:
         if is_ours:
             cache = new_cache(model, length, None, 1)
-            return model(tokens, cache=cache, last_only=True)
+            return model(tokens, cache=cache, output=LastLogits())
         return model(tokens, logits_to_keep=1, use_cache=True).logits
 
     return case
@@ -122,7 +123,7 @@ def decoding(model: Any, is_ours: bool, rows: int) -> Case:
     with torch.inference_mode():
         if is_ours:
             cache = new_cache(model, CONTEXT + 1 + WRITTEN, None, rows)
-            model(tokens[:, :-1], cache=cache, last_only=True)
+            model(tokens[:, :-1], cache=cache, output=LastLogits())
         else:
             past = model(tokens[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
     if is_ours:
@@ -159,7 +160,7 @@ def perplexity(model: Any, is_ours: bool, windows: int) -> Case:
             if first:
                 labels[:, :STRIDE] = IGNORE
             if is_ours:
-                total += float(model(row[:, :-1], labels_BT=labels).sum())
+                total += float(model(row[:, :-1], output=TokenNll(labels)).sum())
             else:
                 logits = model(row[:, :-1]).logits.float()
                 total += float(F.cross_entropy(logits[0], labels[0], reduction="sum"))
@@ -185,7 +186,7 @@ def lora_step(model: Any, is_ours: bool, rows: int, length: int) -> Case:
 
     def case() -> float:
         if is_ours:
-            loss = model(inputs, labels_BT=labels, loss=loss_sum) / labels.numel()
+            loss = model(inputs, output=TotalLoss(labels, None, loss_sum)) / labels.numel()
         else:
             loss = model(inputs, labels=inputs).loss  # it shifts them itself
         loss.backward()

@@ -25,6 +25,7 @@ from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
+from tape_exp.models.head import LastLogits
 from tape_exp.models.layers import Kinds
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs, construct
@@ -220,7 +221,7 @@ def decoding(
         tokens = torch.randint(arch.vocab, (rows, prompt + new), device=device)
         generate(model, list(tokens[:, :prompt]), 2)
         cached = seconds(partial(generate, model, list(tokens[:, :prompt]), new))
-        middle = partial(model, tokens[:, : prompt + new // 2], last_only=True)
+        middle = partial(model, tokens[:, : prompt + new // 2], output=LastLogits())
         with torch.inference_mode():
             uncached = new * statistics.median(seconds(middle) for _ in range(5))
         row: Row = {"encoding": name, "rows": rows, "prompt": prompt, "new_tokens": new}

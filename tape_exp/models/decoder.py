@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import prepare_to_compile
 from tape_exp.models.block import Block, ForwardContext, Watch, matrix
-from tape_exp.models.head import Loss, token_nll, total_loss
+from tape_exp.models.head import ALL_LOGITS, Logits
 from tape_exp.models.layers import Kinds, LayerKind, random_positions
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, construct
@@ -94,14 +94,12 @@ class Decoder(nn.Module):
         lengths_B: Tensor | None = None,
         sampler: RowSampler | None = None,
         cache: "Cache | None" = None,
-        last_only: bool = False,
-        logits_at: Tensor | None = None,
-        labels_BT: Tensor | None = None,
-        weights_BT: Tensor | None = None,
-        loss: Loss | None = None,
+        output: Logits = ALL_LOGITS,
         watch: Watch | None = None,
     ) -> Tensor:
-        """Logits (B, T, V), the negative log-likelihood of ``labels_BT`` (B, T), or a loss.
+        """Return what ``output`` computes of these tokens: by default their logits, (B, T, V).
+
+        All passes enter here, whatever they return: the hooks of FSDP are on this method.
 
         Args:
             tokens_BT: token ids; with a cache, those that follow the cached ones.
@@ -110,37 +108,21 @@ class Decoder(nn.Module):
                 read the length of a row ask; nothing else looks at what follows.
             sampler: for encodings that sample positions.
             cache: what layers keep of earlier tokens, extended by these, and all positions.
-            last_only: only the logits of the last token, (B, 1, V).
-            logits_at: only the logits of these tokens, (N, V); N numbers, each row · T + place.
-            labels_BT: next tokens to score, without holding all logits at once; 0 is returned where
-                they are negative.
-            loss: its sum over tokens is returned instead, without holding all logits at once; it is
-                given logits, labels and ``weights_BT``, and is 0 where labels are negative.
+            output: one of the classes in :mod:`tape_exp.models.head`.
             watch: see :data:`~tape_exp.models.block.Watch`.
         """
-        T = tokens_BT.shape[1]
         places, computed_BT = self._places(tokens_BT, positions_BT, lengths_B, sampler, cache)
         context = ForwardContext(places, cache if self.cacheable else None, watch)
         states = [position.start(places) for position in self.encodings()]
         x_BTC = self.embedding(computed_BT)
         run = self._block_runner(compilable=cache is None and watch is None)
-        for block in self.blocks():  # embed, rotate, carry, bias, update
+        for block in self.blocks():  # calls embed, rotate, carry, bias and update
             x_BTC, states[block.kind] = run(block, x_BTC, states[block.kind], context)
-        if last_only:
-            x_BTC = x_BTC[:, -1:]
-        if logits_at is not None:
-            x_BTC = x_BTC.flatten(0, 1)[logits_at]
-        x_BTC = self.norm(x_BTC)
-        if labels_BT is not None and loss is not None:
-            return total_loss(x_BTC, self.head, labels_BT, weights_BT, loss, self.arch.vocab)
-        if labels_BT is not None:
-            outputs = token_nll(x_BTC, self.head, labels_BT)
-        else:
-            outputs = self.head(x_BTC)
         if cache is not None:
-            cache.length += T
-            outputs = outputs[:, -T:]
-        return outputs
+            cache.length += tokens_BT.shape[1]
+            x_BTC = x_BTC[:, -tokens_BT.shape[1] :]  # without those that are computed once more
+        x_BTC = self.norm(output.select(x_BTC))
+        return output.compute(x_BTC, self.head)
 
     def _block_runner(self, compilable: bool) -> Callable[..., Any]:
         """What runs a block: compiled where it may be, and with its activations recomputed in the

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tape_exp.machine.processes import gather, share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.head import LastLogits
 
 if TYPE_CHECKING:
     from tape_exp.models.decoder import Decoder
@@ -161,7 +162,7 @@ def decode(
     interval = 1 if device.type == "cpu" else ASKED_EVERY
     written: list[Tensor] = []
     while len(written) < new_tokens:
-        logits_BV = decoder(tokens_BT, cache=cache, last_only=True)[:, -1]
+        logits_BV = decoder(tokens_BT, cache=cache, output=LastLogits())[:, -1]
         if temperature == 0:
             tokens_BT = logits_BV.argmax(-1, keepdim=True)
         else:

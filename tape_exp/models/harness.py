@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import batched, generate, shared
+from tape_exp.models.head import LogitsAt
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -154,7 +155,7 @@ class Harness(TemplateLM):
                     targets += continuation
             logits = self.model(
                 inputs,
-                logits_at=torch.tensor(places),
+                output=LogitsAt(torch.tensor(places)),
                 lengths_B=torch.tensor([len(row) for row in batch]),
                 sampler=RowSampler(0, "evaluation", first=first),
             )

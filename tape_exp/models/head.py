@@ -1,21 +1,84 @@
-"""What is computed of a head's logits without holding those of all tokens at once.
+"""What a forward pass returns: logits, or what is computed of them without holding all at once.
 
 Shape suffixes: B batch, T tokens, N tokens of all rows, C width, V vocabulary.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from tape_exp.machine.hardware import to_device_async
+
 Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """The sum of a loss: of logits (…, V), labels (…), and the weights of tokens (…) or None."""
 
 
+@dataclass(frozen=True)
+class Logits:
+    """Return the logits of all tokens, (B, T, V). Subclasses return something else: each says which
+    tokens it reads, and what it computes of their normed residual stream. What they hold may be on
+    any device.
+    """
+
+    def select(self, x_BTC: Tensor) -> Tensor:
+        """Return the tokens that are read."""
+        return x_BTC
+
+    def compute(self, x_BTC: Tensor, head: nn.Linear) -> Tensor:
+        """Return what the forward pass returns."""
+        logits: Tensor = head(x_BTC)
+        return logits
+
+
+@dataclass(frozen=True)
+class LastLogits(Logits):
+    """Return the logits of the last token of each row, (B, 1, V)."""
+
+    def select(self, x_BTC: Tensor) -> Tensor:
+        return x_BTC[:, -1:]
+
+
+@dataclass(frozen=True)
+class LogitsAt(Logits):
+    """Return the logits of some tokens, (N, V), whose numbers are row · T + place."""
+
+    tokens: Tensor  # (N,)
+
+    def select(self, x_BTC: Tensor) -> Tensor:
+        return x_BTC.flatten(0, 1)[to_device_async(self.tokens, x_BTC.device)]
+
+
+@dataclass(frozen=True)
+class TokenNll(Logits):
+    """Return the negative log-likelihood of each label, (B, T) fp32; 0 where it is negative."""
+
+    labels: Tensor  # (B, T)
+
+    def compute(self, x_BTC: Tensor, head: nn.Linear) -> Tensor:
+        return token_nll(x_BTC, head, to_device_async(self.labels, x_BTC.device))
+
+
+@dataclass(frozen=True)
+class TotalLoss(Logits):
+    """Return the sum of a loss over all tokens, to which those with a negative label add 0."""
+
+    labels: Tensor  # (B, T)
+    weights: Tensor | None  # of tokens, (B, T)
+    loss: Loss
+
+    def compute(self, x_BTC: Tensor, head: nn.Linear) -> Tensor:
+        return total_loss(x_BTC, head, self.labels, self.weights, self.loss, head.weight.shape[0])
+
+
+ALL_LOGITS = Logits()
+
+
 def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
-    """-log softmax(head(x)) at each label: (B, T) fp32, 0 where the label is negative."""
+    """Return -log softmax(head(x)) at each label: (B, T) fp32, 0 where the label is negative."""
     # All logits of an evaluation batch can take gigabytes. Pieces fit into a CPU's cache, or leave
     # a GPU its memory.
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
@@ -32,7 +95,7 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
 
 
 def most_logits(device: torch.device) -> int:
-    """How many logits are held at once in training."""
+    """Return how many logits are held at once in training."""
     return 1 << (24 if device.type == "cpu" else 28)
 
 
@@ -44,8 +107,8 @@ def total_loss(
     loss: Loss,
     vocab: int,
 ) -> Tensor:
-    """loss(head(x), labels, weights), in pieces where the logits of all tokens would be many; then
-    tokens whose labels are negative have none.
+    """Return loss(head(x), labels, weights), in pieces where the logits of all tokens would be
+    many; then tokens whose labels are negative have none.
     """
     most = most_logits(x_BTC.device)
     if labels_BT.numel() * vocab <= most:

@@ -17,6 +17,7 @@ from transformers.utils import can_return_tuple
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import Cache, new_cache
+from tape_exp.models.head import ALL_LOGITS, LastLogits
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.llama import sizes
 from tape_exp.models.positions.base import PositionEncoding, construct
@@ -128,9 +129,9 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             sampler = RowSampler(0, "positions")
             lengths_B = None if attention_mask is None else attention_mask.sum(1)
         chosen = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        last = chosen == slice(-1, None)
+        output = LastLogits() if chosen == slice(-1, None) else ALL_LOGITS
         logits_BTV = self.decoder(
-            input_ids, lengths_B=lengths_B, cache=cache, sampler=sampler, last_only=last
+            input_ids, lengths_B=lengths_B, cache=cache, sampler=sampler, output=output
         )[:, chosen]
         loss = None
         if labels is not None:

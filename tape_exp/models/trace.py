@@ -10,6 +10,7 @@ from torch import Tensor
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.head import LastLogits
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.scores import Scores, full_precision
@@ -73,5 +74,5 @@ def trace(
             matrices = rotation_matrices(block.position, state)
             traces[block.layer + 1] = Trace(scores.probabilities(), matrices)
 
-    decoder(tokens_BT, positions_BT=positions_BT, sampler=sampler, last_only=True, watch=watch)
+    decoder(tokens_BT, positions_BT=positions_BT, sampler=sampler, output=LastLogits(), watch=watch)
     return traces

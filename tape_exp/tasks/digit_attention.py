@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.block import Block
+from tape_exp.models.head import LastLogits
 from tape_exp.models.scores import Scores
 from tape_exp.tasks.base import Model
 
@@ -24,7 +25,7 @@ def digit_attention(model: Model, tokens: Tensor, digits: int) -> dict[int, Tens
     def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
         by_layer[block.layer + 1] = gaze(scores.probabilities(), digits).cpu()
 
-    model(tokens, watch=watch, last_only=True, sampler=RowSampler(0, "attention maps"))
+    model(tokens, watch=watch, output=LastLogits(), sampler=RowSampler(0, "attention maps"))
     return by_layer
 
 

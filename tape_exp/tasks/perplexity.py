@@ -13,6 +13,7 @@ from tape_exp.data.text import Split
 from tape_exp.data.tokens import Tokens
 from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.head import TokenNll
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths
@@ -147,7 +148,7 @@ def score(
     for (number, starts), counts in progress(share(list(enumerate(batches))), description):
         batch = window_batch(tokens, windows, length, starts, unscored)
         sampler = RowSampler(0, "evaluation", first=int(firsts[number]))
-        losses = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
+        losses = model(batch["inputs"], output=TokenNll(batch["labels"]), sampler=sampler)
         if counts:
             scored = batch["labels"] != IGNORE
             places = torch.from_numpy(starts)[:, None] + torch.arange(length)

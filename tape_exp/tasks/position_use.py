@@ -18,6 +18,7 @@ from torch import Tensor
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.head import LastLogits
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Rotated
 from tape_exp.models.positions.tape import TAPE
@@ -155,7 +156,7 @@ def factors(model: Model, tokens: Tensor, counts: Tensor) -> dict[int, Tensor]:
         E = complex_numbers(state).expand(len(tokens), -1, -1, -1)[counts.to(state.device)]
         by_layer[block.layer] = E / initial.setdefault(block.kind, E)
 
-    model(tokens, watch=watch, last_only=True, sampler=RowSampler(0, "attention maps"))
+    model(tokens, watch=watch, output=LastLogits(), sampler=RowSampler(0, "attention maps"))
     return by_layer
 
 
@@ -240,7 +241,7 @@ def state_metrics(model: Model, tokens: Tensor, counts: Tensor) -> dict[str, flo
         metrics[f"state/size@{block.layer + 1}"] = float(size)
         metrics[f"state/turn@{block.layer + 1}"] = float(angle(E, initial).mean())
 
-    model(tokens, watch=watch, last_only=True, sampler=RowSampler(0, "attention maps"))
+    model(tokens, watch=watch, output=LastLogits(), sampler=RowSampler(0, "attention maps"))
     return metrics
 
 

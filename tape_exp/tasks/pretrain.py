@@ -11,6 +11,7 @@ from tape_exp.data.batch import Batch
 from tape_exp.data.text import Split, Text
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import seed_for
+from tape_exp.models.head import TokenNll
 from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
@@ -207,7 +208,9 @@ class Pretrain(TextTask):
             with changed():
                 for number, batch in enumerate(batches):
                     sampler = self.test_sampler(number)
-                    losses = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
+                    losses = model(
+                        batch["inputs"], output=TokenNll(batch["labels"]), sampler=sampler
+                    )
                     nll.append(losses.flatten())
             mean = float(torch.cat(nll).double().mean())
             metrics[f"causal/{name}/perplexity"] = math.exp(min(mean, 700))

@@ -21,6 +21,7 @@ from tape_exp.machine.hardware import to_device_async
 from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.head import TotalLoss
 from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import log_to_all
@@ -132,9 +133,7 @@ class LanguageModule(LightningModule):
             batch["inputs"],
             positions_BT=batch.get("positions"),
             sampler=sampler,
-            labels_BT=batch["labels"],
-            weights_BT=batch.get("weights"),
-            loss=self._loss_sum,
+            output=TotalLoss(batch["labels"], batch.get("weights"), self._loss_sum),
         )
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:

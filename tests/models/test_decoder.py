@@ -7,6 +7,7 @@ import torch
 
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.head import LogitsAt, TokenNll
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.schema import Arch
 from tests.conftest import DIGITS, MODELS, make_decoder
@@ -75,7 +76,7 @@ def test_scored_labels_are_the_cross_entropy_of_the_logits(dtype, arch):
     labels = tokens.roll(-1, 1)
     labels[::2, 5:9] = -100
     with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        found = model(tokens, labels_BT=labels)
+        found = model(tokens, output=TokenNll(labels))
         logits = model(tokens).float()
     expected = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=-100
@@ -94,5 +95,5 @@ def test_logits_of_chosen_tokens_are_those_of_all(arch):
     places = torch.tensor([0, 9, 10, 25])
     with torch.no_grad():
         assert torch.allclose(
-            model(tokens, logits_at=places), model(tokens).flatten(0, 1)[places], atol=1e-6
+            model(tokens, output=LogitsAt(places)), model(tokens).flatten(0, 1)[places], atol=1e-6
         )

@@ -12,6 +12,7 @@ from tape_exp.models import llama
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.harness import Harness
+from tape_exp.models.head import TokenNll
 from tape_exp.models.peft import Lora
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings.compose import compose_config
@@ -51,7 +52,7 @@ def tokenizer(folder):
 def test_logits_and_gradients_are_those_of_transformers(pair, tokenizer):
     ours, theirs, _ = pair
     tokens = torch.tensor([tokenizer(PAGE * 3).input_ids])
-    a = ours(tokens, labels_BT=tokens).mean()
+    a = ours(tokens, output=TokenNll(tokens)).mean()
     b = torch.nn.functional.cross_entropy(theirs(tokens).logits[0], tokens[0])
     assert abs(a - b) < 1e-5 * abs(b)
     for model, loss in ((ours, a), (theirs, b)):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tape_exp as te
+from tape_exp.models.head import TokenNll
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.pretrain import skipping_positions
 
@@ -73,7 +74,7 @@ def test_training_turns_by_the_positions_of_its_rows(tmp_path):
     losses = []
     for places in (batch["positions"], None):
         with torch.no_grad():
-            nll = decoder(batch["inputs"], positions_BT=places, labels_BT=batch["labels"])
+            nll = decoder(batch["inputs"], positions_BT=places, output=TokenNll(batch["labels"]))
         losses.append(float((nll * batch["weights"]).sum() / batch["weights"].sum()))
     lines = [json.loads(x) for x in (run.folder / "metrics.jsonl").read_text().splitlines()]
     first = next(line["train/loss"] for line in lines if "train/loss" in line)

@@ -8,6 +8,7 @@ import torch
 from tape_exp.machine import processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
+from tape_exp.models.head import TokenNll
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
@@ -109,6 +110,6 @@ def test_lengths_of_a_multiple_change_no_logits(name, overrides, arch):
     samples = module.decoder.random is not None
     table_ends = module.decoder.reach is not None  # after 12
     assert lengths == [11 if samples or table_ends or overrides else 16]
-    scored = padded(tokens, labels_BT=tokens, sampler=RowSampler(5))
+    scored = padded(tokens, output=TokenNll(tokens), sampler=RowSampler(5))
     assert scored.shape == (2, 11)
     assert lengths[-1] == 11, "what is scored place by place keeps its places"

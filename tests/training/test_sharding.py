@@ -15,6 +15,7 @@ from tape_exp.models import head
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
+from tape_exp.models.head import TotalLoss
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.schema import Arch
 from tape_exp.training.module import loss_sum
@@ -65,7 +66,7 @@ def test_a_sharded_head_makes_its_loss_in_pieces(tied, mesh, arch, monkeypatch):
         if sharded:
             for part in (*model.layers, model):
                 fully_shard(part, mesh=mesh)
-        loss = model(TOKENS, labels_BT=TOKENS, loss=loss_sum)
+        loss = model(TOKENS, output=TotalLoss(TOKENS, None, loss_sum))
         (loss / 3).backward()
         grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
         whole = {n: g.full_tensor() if sharded else g.clone() for n, g in grads.items()}
