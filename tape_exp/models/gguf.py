@@ -17,7 +17,8 @@ import torch
 from filelock import FileLock
 
 from tape_exp.machine.files import sha256
-from tape_exp.models.llama import CONFIG, FORMS, read_config
+from tape_exp.models.llama.config import FORMS, read_config
+from tape_exp.models.llama.files import CONFIG
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")

@@ -16,7 +16,8 @@ from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import for_heads
 from tape_exp.models.positions.nope import NoPE
-from tape_exp.models.positions.rope import RoPE, Theta
+from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.rope_scaling import Theta
 from tape_exp.models.scores import Scores
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError

@@ -110,7 +110,7 @@ def extended_scaling(asked: Any, own: Any, length: int | None, base: Path) -> An
     Raises:
         ConfigError: they are stretched already, by another method or by as much as is asked.
     """
-    from tape_exp.models.positions.rope import Scaling
+    from tape_exp.models.positions.rope_scaling import Scaling
 
     asked = asked or {}
     method = asked.get("method")

@@ -16,7 +16,8 @@ from tape_exp.models.conformance import ARCH, randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
-from tape_exp.models.positions.rope import RoPE, Scaling
+from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.rope_scaling import Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_complex import ComplexTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE

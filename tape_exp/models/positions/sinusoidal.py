@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.positions.rope import Theta
+from tape_exp.models.positions.rope_scaling import Theta
 from tape_exp.settings.schema import Arch, Positive
 
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
-from tape_exp.models.positions.rope import RoPE, Scaling, Theta
+from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.rope_scaling import Scaling, Theta
 from tape_exp.settings.schema import Arch, Count
 
 PsiInput = Literal["attention", "mlp"]

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Rotated
-from tape_exp.models.positions.rope import RoPE, Theta, apply_rotary, as_matrices
+from tape_exp.models.positions.rope import RoPE, apply_rotary, as_matrices
+from tape_exp.models.positions.rope_scaling import Theta
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Positive
 
