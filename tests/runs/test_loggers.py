@@ -20,8 +20,9 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from tape_exp.machine.processes import Process, part_of_run
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.runs.loggers import JsonlLogger, asks_for_wandb, logged_in, make_loggers
+from tape_exp.runs.loggers import JsonlLogger, make_loggers
 from tape_exp.runs.metrics import POINTS, Stopwatch, curves, read_metrics
+from tape_exp.runs.wandb_run import asks_for_wandb, logged_in
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
