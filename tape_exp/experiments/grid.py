@@ -17,8 +17,8 @@ from hydra.core.override_parser.types import Override
 
 from tape_exp.experiments.bases import add, locate, locate_all, with_bases
 from tape_exp.experiments.run_spec import RunSpec
+from tape_exp.runs.finished_runs import NoRunError
 from tape_exp.runs.identity import NOT_COMPUTED, section_of
-from tape_exp.runs.starting_weights import NoRunError
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import CONF

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from tape_exp.machine.files import open_atomically, zip_is_sound
 from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.machine.processes import gather, sum_over_processes
-from tape_exp.runs.saved import file_name, saved
+from tape_exp.runs.checkpoint_files import file_name, saved_checkpoints
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -122,7 +122,7 @@ class Checkpoints(Checkpoint):
             for logger in trainer.loggers:
                 logger.save()  # the rows of a step are on the disk before its checkpoint
             trainer.save_checkpoint(path)
-        for old in saved(self.folder)[:-2]:
+        for old in saved_checkpoints(self.folder)[:-2]:
             trainer.strategy.remove_checkpoint(old)
         self.seconds += time.perf_counter() - began
 
@@ -132,7 +132,7 @@ def newest(folder: Path, config_hash: str, sharded: bool = False) -> tuple[Path 
     :class:`ConfigError` where it belongs to a run of another config, or where FSDP (``sharded``)
     would give its moments to other parameters.
     """
-    for path in reversed(saved(folder)):
+    for path in reversed(saved_checkpoints(folder)):
         with suppress(FileNotFoundError):  # another process of the run has put it aside
             if zip_is_sound(path):
                 return path, _step_of(path, config_hash, sharded)

@@ -21,11 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.machine.processes import first_process
+from tape_exp.runs.checkpoint_files import saved_checkpoints
+from tape_exp.runs.checkpoint_info import fingerprint, title
 from tape_exp.runs.identity import identity_of, variant
 from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.manifest import manifest
-from tape_exp.runs.saved import saved
-from tape_exp.runs.starting_weights import find, fingerprint, title
+from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.origin import describe
@@ -112,7 +113,7 @@ class RunDirectory:
         if self.begins_anew():
             self.remove_results()
         earlier = None
-        if saved(self.checkpoints):
+        if saved_checkpoints(self.checkpoints):
             earlier = files.read(self.path / "manifest.json")
             self.refuse_other_weights(earlier)
             self.tell_other_sources(earlier)

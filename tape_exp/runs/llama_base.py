@@ -8,14 +8,15 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from tape_exp.runs.starting_weights import (
-    base_of,
+from tape_exp.runs.checkpoint_info import (
     file_beside,
     llama_module,
+    reads_text,
     run_config,
     title,
     trained_length,
 )
+from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings import files
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
@@ -90,6 +91,7 @@ def llama_values(start: Path) -> dict[str, Any] | None:
         return {key: getattr(llama, key.rpartition(".")[2]) for key in LLAMA_KEYS}
     if llama_title(start):
         run = run_config(start)
+        assert run is not None  # it has a record beside it
         return {key: OmegaConf.select(run, key) for key in LLAMA_KEYS}
     return None
 
@@ -148,7 +150,7 @@ def extended_scaling(asked: Any, own: Any, length: int | None, base: Path) -> An
 
 def _check_fit(cfg: DictConfig, values: Mapping[str, Any]) -> None:
     """Refuse a model and a task that cannot begin from a Llama with these ``values``."""
-    if "tokenizer" not in cfg.task:
+    if not reads_text(cfg):
         raise ConfigError(
             f"checkpoint={cfg.checkpoint} is a Llama, which reads text, and task={cfg.task.name} "
             "has none: choose one that does, such as task=perplexity, c4 or benchmarks."

@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tape_exp.runs.checkpoint_info import fingerprint
 from tape_exp.runs.git import git_state
-from tape_exp.runs.starting_weights import fingerprint
 from tape_exp.settings import plugins
 from tape_exp.settings.redact import redact
 

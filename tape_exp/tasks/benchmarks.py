@@ -19,8 +19,8 @@ from tape_exp.data.hub import hub_errors, reach, reason
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.machine.files import short_hash, write_atomically
+from tape_exp.runs.checkpoint_info import chat_template
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.runs.starting_weights import chat_template
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.schema import Arch, Count, Natural
 from tape_exp.tasks.base import Model, Progress

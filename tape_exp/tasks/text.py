@@ -10,7 +10,7 @@ from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import NAMES, Tokenization, Tokenizer
 from tape_exp.data.tokens import Tokens, tokenise
 from tape_exp.machine.files import short_hash
-from tape_exp.runs import starting_weights
+from tape_exp.runs import checkpoint_info
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 from tape_exp.tasks.base import NO_OPTIM, Task
@@ -71,7 +71,7 @@ class TextTask(Task):
     def _tokenizer(self) -> Tokenizer:
         """The checkpoint's, or the one of the settings, which must then be the same."""
         checkpoint = self.run_context.checkpoint
-        stored = starting_weights.file_beside(checkpoint, "tokenizer.json") if checkpoint else None
+        stored = checkpoint_info.file_beside(checkpoint, "tokenizer.json") if checkpoint else None
         if stored is not None:
             return self.tokenization.load(stored)
         if checkpoint and checkpoint.is_dir():
@@ -80,7 +80,7 @@ class TextTask(Task):
                 "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>)."
             )
         made = self.tokenization.make(self.text, self.run_context.cache)
-        trained = starting_weights.trained_tokenizer(checkpoint) if checkpoint else None
+        trained = checkpoint_info.trained_tokenizer(checkpoint) if checkpoint else None
         if trained not in (None, made.fingerprint):
             raise ConfigError(
                 f"checkpoint {checkpoint} was trained with another tokenizer than task.tokenizer "
@@ -97,7 +97,7 @@ class TextTask(Task):
         where nothing is trained here; ``train_length`` where neither does.
         """
         begun = None if self.trains else self.run_context.checkpoint
-        return (starting_weights.trained_length(begun) if begun else None) or self.train_length
+        return (checkpoint_info.trained_length(begun) if begun else None) or self.train_length
 
     @property
     def published(self) -> bool:
@@ -141,7 +141,7 @@ class TextTask(Task):
         and a Llama's template of a chat.
         """
         begun = self.run_context.checkpoint
-        template = starting_weights.chat_template(begun) if begun else None
+        template = checkpoint_info.chat_template(begun) if begun else None
         files = {}
         if template is not None:
             files["chat_template.jinja"] = template

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.runs.starting_weights import trained_length
+from tape_exp.runs.checkpoint_info import trained_length
 from tape_exp.tasks.base import Task
 
 

@@ -32,8 +32,9 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import loading
+from tape_exp.runs.checkpoint_info import edited_since, title
 from tape_exp.runs.checkpoints import SafeCheckpointIO
-from tape_exp.runs.starting_weights import base_of, edited_since, title
+from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import divisor, multiple

@@ -15,16 +15,11 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
+from tape_exp.runs.checkpoint_files import file_name, last_checkpoint, saved_checkpoints
+from tape_exp.runs.checkpoint_info import folder_of_runs, read_checkpoint, stored_config
 from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.record import PARTS
-from tape_exp.runs.saved import file_name, saved
-from tape_exp.runs.starting_weights import (
-    find,
-    folder_of_runs,
-    last_checkpoint,
-    read_checkpoint,
-    stored_config,
-)
+from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -179,7 +174,7 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
     cfg = stored_config(run / "config.yaml")
     cfg.runs = folder_of_runs(run, cfg)
-    if (run / "DONE").is_file() and not saved(run / "checkpoints"):
+    if (run / "DONE").is_file() and not saved_checkpoints(run / "checkpoints"):
         checkpoint = find(cfg)  # of a run that trained nothing
     else:
         checkpoint = last_checkpoint(run)

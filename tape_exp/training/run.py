@@ -20,6 +20,7 @@ from tape_exp.machine.preemption import Preemption
 from tape_exp.machine.processes import gather
 from tape_exp.models import attention, peft
 from tape_exp.models.decoder import Decoder
+from tape_exp.runs.checkpoint_info import title
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
@@ -34,7 +35,7 @@ from tape_exp.runs.loggers import (
 )
 from tape_exp.runs.metrics import Stopwatch, curves, read_metrics
 from tape_exp.runs.record import make_record
-from tape_exp.runs.starting_weights import base_of, title
+from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings.naming import display_name, task_title
 from tape_exp.tasks.base import FINGERPRINT, Task
 from tape_exp.training import from_config

@@ -16,10 +16,9 @@ from filelock import FileLock
 from tape_exp import export
 from tape_exp.results.store import commits
 from tape_exp.runs import checkpoints, git, manifest
+from tape_exp.runs.checkpoint_files import file_name, last_checkpoint, saved_checkpoints
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
-from tape_exp.runs.saved import file_name, saved
-from tape_exp.runs.starting_weights import last_checkpoint
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import LanguageModule, NotFiniteError
 from tape_exp.training.run import check_finite
@@ -62,7 +61,7 @@ def test_only_checkpoints_that_a_run_has_named_are_its_own(tmp_path):
     copies = ("step_best.ckpt", "step00000020_copy.ckpt", "step5.ckpt", "last.ckpt", "step.ckpt")
     for name in copies:
         shutil.copy(own[0], folder / name)
-    assert saved(folder) == own
+    assert saved_checkpoints(folder) == own
     assert checkpoints.newest(folder, "abc") == (own[-1], 100_000_000)
     assert last_checkpoint(tmp_path) == own[-1]
     for path in own:

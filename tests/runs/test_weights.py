@@ -19,9 +19,10 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.results.record import Record
-from tape_exp.runs import loading, starting_weights
+from tape_exp.runs import checkpoint_info, loading, starting_weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.finished_runs import NoRunError
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -161,9 +162,9 @@ def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(own):
     """Folder, step and hash are the same: only the weights tell."""
     cfg, record = own.extend("rope", "lora")
     folder, saved = RunDirectory(cfg), own.base().checkpoints / "step00000003.ckpt"
-    assert record["begun_from_weights"] == starting_weights.fingerprint(saved)
+    assert record["begun_from_weights"] == checkpoint_info.fingerprint(saved)
     content = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)
-    assert content["base_weights"] == starting_weights.fingerprint(saved)
+    assert content["base_weights"] == checkpoint_info.fingerprint(saved)
     before = saved.read_bytes()
 
     rewrite(saved, 2.0)
@@ -434,30 +435,66 @@ def finished(folder, *words: str, step: int = 1):
     return run.checkpoints / f"step{step:08}.ckpt"
 
 
+def beginning(runs, checkpoint="c4", *words: str) -> Path:
+    """The checkpoint that a run of another task begins from."""
+    chosen = ["task=passkey", f"checkpoint={checkpoint}", f"runs={runs}", *words]
+    found = starting_weights.find(compose_config(chosen))
+    assert found is not None
+    return found
+
+
 @pytest.mark.slow
 def test_of_several_runs_of_a_task_the_one_on_the_same_text_is_the_base(tmp_path, monkeypatch):
-    def found(spec="c4", *words):
-        return starting_weights.find(
-            compose_config(["task=passkey", f"checkpoint={spec}", f"runs={tmp_path}", *words])
-        )
-
     finished(tmp_path, "task=c4", "debug=one_batch")
     with pytest.raises(ConfigError, match="nor a task with a finished run of seed 0"):
-        found()
-    changed = finished(tmp_path, "task=c4", "task.optim.max_steps=5", "scale.text=local")
-    assert found() == changed, "there is no other"
+        beginning(tmp_path)
+    finished(tmp_path, "task=c4", "task.optim.max_steps=5", "scale.text=local")
     plain = finished(tmp_path, "task=c4")
-    assert found() == plain, "of the two, that on the same text"
+    assert beginning(tmp_path) == plain
     monkeypatch.chdir(tmp_path)  # which holds a folder c4
-    assert found() == plain
+    assert beginning(tmp_path) == plain
     (tmp_path / "c4" / "checkpoints").mkdir()
     (tmp_path / "c4" / "checkpoints" / "step00000009.ckpt").touch()
-    assert found("./c4").name == "step00000009.ckpt", "a path, which it says it is"
-    assert found(plain) == found(plain.parent.parent) == plain
+    assert beginning(tmp_path, "./c4").name == "step00000009.ckpt", "a path, which it says it is"
+    assert beginning(tmp_path, plain) == beginning(tmp_path, plain.parent.parent) == plain
     finished(tmp_path, "task=c4", "task.optim.max_steps=6", "seed=1")
     finished(tmp_path, "task=c4", "task.optim.max_steps=7", "seed=1")
     with pytest.raises(ConfigError, match="there are 2 finished runs"):
-        found("c4", "seed=1")
+        beginning(tmp_path, "c4", "seed=1")
+
+
+def test_weights_of_other_text_are_begun_from_by_their_folder_only(tmp_path):
+    """A run on local files must not begin, without a word, from one on built-in text."""
+    local = ["model=rope", "scale.text=local"]
+    checkpoint = finished(tmp_path, "task=c4", "model=rope", "task.optim.max_steps=5")
+    assert beginning(tmp_path, "c4", "model=rope") == checkpoint, "other steps, the same text"
+    with pytest.raises(NoRunError) as error:
+        beginning(tmp_path, "c4", *local)
+    folder = checkpoint.parents[1]
+    assert str(error.value) == (
+        f"checkpoint=c4: its finished run {folder} was trained with scale.text=builtin, and "
+        "scale.text is local here; train task=c4 with scale.text=local, or set "
+        f"checkpoint={folder}."
+    )
+    assert beginning(tmp_path, folder, *local) == checkpoint
+    of_base = finished(tmp_path, "task=c4", *local)
+    assert beginning(tmp_path, "c4", *local, "peft=lora") == of_base
+    added = finished(tmp_path, "task=arithmetic", "model=rope")
+    assert beginning(tmp_path, "arithmetic", *local) == added, "it reads no text"
+
+
+def test_a_run_of_another_adaptation_is_none_that_a_task_names(tmp_path):
+    """So that a sweep makes the one that is asked for."""
+    words = ["task=extend", "model=rope", "peft=longlora", "task.init_from=null"]
+    checkpoint = finished(tmp_path, *words)
+    named = ["extend", *words[1:3]]
+    assert beginning(tmp_path, *named) == checkpoint
+    for word, stored in [("peft.sparse_groups=2", "4"), ("peft.lr=0.003", "null")]:
+        key, _, _ = word.partition("=")
+        told = rf"was trained with {key}={stored}, .*; set {key}={stored}, or train .* with {word}"
+        with pytest.raises(NoRunError, match=told):
+            beginning(tmp_path, *named, word)
+    assert beginning(tmp_path, checkpoint.parents[1], *words[1:3], "peft.lr=0.003") == checkpoint
 
 
 @pytest.mark.parametrize(
@@ -489,13 +526,13 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     path = tmp_path / "step00000001.ckpt"
     content = {"state_dict": {"x": torch.zeros(999)}, "config_hash": "a", "global_step": 1}
     SafeCheckpointIO().save_checkpoint(content, path)
-    assert starting_weights.read_checkpoint(path)["config_hash"] == "a"
+    assert checkpoint_info.read_checkpoint(path)["config_hash"] == "a"
     damaged = bytearray(path.read_bytes())
     damaged[damaged.index(bytes(999)) + 500] = 1
     path.write_bytes(damaged)
     assert torch.load(path, weights_only=True)["state_dict"]["x"].any(), "it loads"
     with pytest.raises(ConfigError, match="its checksums do not fit"):
-        starting_weights.read_checkpoint(path)
+        checkpoint_info.read_checkpoint(path)
 
 
 @pytest.mark.parametrize(
@@ -504,4 +541,4 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
 )
 def test_a_run_that_was_moved_out_of_its_folder_looks_for_others_where_its_config_says(run, runs):
     cfg = compose_config(["model=rope", "task=arithmetic", "runs=its"])
-    assert starting_weights.folder_of_runs(Path(run), cfg) == runs
+    assert checkpoint_info.folder_of_runs(Path(run), cfg) == runs
