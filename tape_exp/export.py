@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def with_results(head: str, loaded: Loaded) -> str:
-    """A card of its head and the run's record, if that is of these weights."""
+    """Complete the head of a model card by the run's record, if that is of these weights."""
     try:
         record = record_of(loaded.folder, loaded.checkpoint)
     except ConfigError as error:
@@ -97,23 +97,36 @@ def export_adapter(loaded: Loaded, folder: Path, base: str, name: str) -> None:
     """
     local = Path(base).expanduser()
     assert loaded.checkpoint is not None  # of a run that may be unfinished
-    base_folder = base_of(loaded.checkpoint)
-    both = (local / "config.json").is_file() and base_folder.is_dir()
-    if both and fingerprint(local) != fingerprint(base_folder):
-        raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
-    method = loaded.config["peft"]
-    own = loaded.config["model"]["scaling"]
-    of_run = None if base_folder.is_dir() else run_config(base_folder)
-    scaling = of_run.model.scaling if of_run else read_config(base_folder).scaling
-    moved = method["interpolation"] != 1 or method["theta"] is not None
-    moved = moved or any(own[key] != value for key, value in scaling.items())
+    base_of_run = base_of(loaded.checkpoint)
+    both = (local / "config.json").is_file() and base_of_run.is_dir()
+    if both and fingerprint(local) != fingerprint(base_of_run):
+        raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_of_run}.")
+    moved = moves_positions(loaded, base_of_run)
     export.save_adapter(
         loaded.model, folder, base, name, partial(with_results, loaded=loaded), moved
     )
 
 
+def moves_positions(loaded: Loaded, base: Path) -> bool:
+    """Say whether a run has other positions than its base, as far as that is known."""
+    adaptation = loaded.model.adaptation
+    if adaptation is None:
+        return False
+    if adaptation.interpolation != 1 or adaptation.theta is not None:
+        return True
+    if base.is_dir():
+        scaling = read_config(base).scaling
+    else:
+        run = run_config(base)
+        if run is None:  # a file outside of runs
+            return True
+        scaling = run.model.get("scaling") or {}
+    own = loaded.config["model"].get("scaling") or {}
+    return any(own.get(key) != value for key, value in scaling.items())
+
+
 def model_card(head: str, record: dict[str, Any], parameters: int, command: str) -> str:
-    """The ``README.md`` of an exported model or adapter.
+    """Write the ``README.md`` of an exported model or adapter.
 
     Args:
         head: its beginning, which says how to load it.

@@ -50,6 +50,12 @@ def test_the_card_has_results_config_and_the_way_to_load_it(finished, tmp_path):
     assert not [*(tmp_path / "new").glob("*.py")]
 
 
+def test_the_adapter_of_a_run_without_one_is_refused_in_a_sentence(finished, tmp_path, capsys):
+    run, _ = finished
+    assert export.main([str(run), str(tmp_path / "new"), "--adapter", "some/llama"]) == 2
+    assert "error: --adapter is for LoRA on a Llama" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("left", [{"config_hash": "0123456789"}, {"steps": 400}, {}, "{", None])
 def test_a_record_counts_only_for_its_weights_while_the_run_is_done(
     left, finished, tmp_path, capsys
