@@ -41,11 +41,14 @@ class FinishedRun:
         return {key: own[key] for key in own if key in wanted and own[key] != wanted[key]}
 
 
-def finished_run(task: str, cfg: DictConfig) -> Path:
+def finished_run(task: str, cfg: DictConfig, any_text: bool = False) -> Path:
     """Find the folder of the task's finished run from which a run with this config begins.
 
     It has the same model, ``peft``, scale, seed and text. Where a base model is adapted and no
     adapted run is there, it is the base's. Other settings, such as the number of steps, may differ.
+
+    Args:
+        any_text: take a run on other text where there is none on the same.
 
     Raises:
         NoRunError: there is none, or only one on other text or of another ``peft``.
@@ -62,6 +65,8 @@ def finished_run(task: str, cfg: DictConfig) -> Path:
         if on_same_text:
             return _of_same_peft(task, on_same_text, cfg)
         on_other_text += runs
+    if on_other_text and any_text:
+        return _of_same_peft(task, on_other_text, cfg)
     if on_other_text:
         _refuse_other_text(task, on_other_text[0], cfg)
     searched = " or ".join(str(of_scale / model) for model in models)

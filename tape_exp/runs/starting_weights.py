@@ -19,7 +19,7 @@ LOCAL = (".", "/", "~", "runs/", "data/")  # a path, where one of the hub's name
 OF_LLAMA = ("config.json", "adapter_config.json")  # one of which the folder of a Llama has
 
 
-def find(cfg: DictConfig) -> Path | None:
+def find(cfg: DictConfig, any_text: bool = False) -> Path | None:
     """Find the checkpoint that a run begins from, if it does: a file, or the folder of a Llama.
 
     ``checkpoint=`` names one of these:
@@ -31,6 +31,9 @@ def find(cfg: DictConfig) -> Path | None:
     - ``owner/name``: a repository of the Hugging Face hub, which is fetched,
     - a task: the newest checkpoint of its finished run of the same model, ``peft``, scale, text
       and seed below ``runs`` or, where a base model is adapted, of the base's run.
+
+    Args:
+        any_text: take a task's run on other text where there is none on the same.
 
     Raises:
         ConfigError: there is none, or there are several.
@@ -50,7 +53,7 @@ def find(cfg: DictConfig) -> Path | None:
         raise ConfigError(
             f"checkpoint={spec} is no file, nor the folder of a run or a Llama.{hint}"
         )
-    return last_checkpoint(finished_run(spec, cfg))
+    return last_checkpoint(finished_run(spec, cfg, any_text))
 
 
 def base_of(checkpoint: Path) -> Path:
@@ -60,7 +63,8 @@ def base_of(checkpoint: Path) -> Path:
         return checkpoint
     cfg.runs = folder_of_runs(checkpoint.parents[1], cfg)
     try:
-        start = find(cfg)
+        # On whatever text, since it has begun: loading refuses another base than it began from.
+        start = find(cfg, any_text=True)
         return checkpoint if start is None else base_of(start)
     except ConfigError as error:
         raise ConfigError(f"the base of the adapted {checkpoint} is missing: {error}") from error

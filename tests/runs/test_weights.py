@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import export
 from tape_exp.artifacts import comparison
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.experiments.grid import specs_of_grid
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.results.record import Record
@@ -481,6 +482,27 @@ def test_weights_of_other_text_are_begun_from_by_their_folder_only(tmp_path):
     assert beginning(tmp_path, "c4", *local, "peft=lora") == of_base
     added = finished(tmp_path, "task=arithmetic", "model=rope")
     assert beginning(tmp_path, "arithmetic", *local) == added, "it reads no text"
+
+
+def test_a_sweep_makes_the_base_on_the_same_text(tmp_path):
+    finished(tmp_path, "task=c4", "model=rope")
+    words = ["task=passkey", "model=rope", "checkpoint=c4", f"runs={tmp_path}"]
+    (run,) = specs_of_grid(words)
+    assert run.config.task.name == "passkey"
+    base, _ = specs_of_grid([*words, "scale.text=local"])
+    assert (base.config.task.name, base.config.scale.text) == ("c4", "local")
+
+
+def test_an_adapted_run_keeps_its_base_on_other_text(tmp_path):
+    """It may have been begun by the base's folder; only its weights may not have changed."""
+    base = finished(tmp_path, "task=c4", "model=rope")
+    words = ["model=rope", "peft=lora", f"checkpoint={base.parents[1]}", "scale.text=local"]
+    adapted = finished(tmp_path, "task=extend", *words)
+    config = adapted.parents[1] / "config.yaml"
+    config.write_text(
+        config.read_text().replace(f"checkpoint: {base.parents[1]}", "checkpoint: c4")
+    )
+    assert starting_weights.base_of(adapted) == base
 
 
 def test_a_run_of_another_adaptation_is_none_that_a_task_names(tmp_path):
