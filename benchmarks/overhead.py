@@ -25,9 +25,9 @@ from tape_exp.runs.manifest import environment_info
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.training import from_config
-from tape_exp.training.from_config import precision
 from tape_exp.training.module import LanguageModule
 from tape_exp.training.run import run
+from tape_exp.training.trainer import precision
 
 
 @command

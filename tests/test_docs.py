@@ -27,7 +27,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.training import plan
-from tape_exp.training.module import decays
+from tape_exp.training.optimizer import decays
 from tests.artifacts.fakes import train_here
 from tests.test_readme import PAGES, README, blocks, conf, conf_with_toys, files_of  # noqa: F401
 

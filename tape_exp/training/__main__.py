@@ -66,7 +66,7 @@ def main() -> int:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def train(cfg: DictConfig) -> None:
-    """One job. A sweep goes on after a job that failed."""
+    """Run one job. A sweep goes on after a job that failed."""
     overrides = HydraConfig.get().overrides
     paths = [word for word in overrides.hydra if word.startswith("hydra.searchpath=")]
     sys.argv[1:] = [*overrides.task, *paths]  # processes of other devices repeat this job only

@@ -1,4 +1,4 @@
-"""What training reports: the figures of its steps, and lines of progress."""
+"""Callbacks that report a training: the figures of its steps, and lines of progress."""
 
 import logging
 import time
@@ -18,6 +18,20 @@ FIGURES = ("train/loss", "val/loss", "val/exact_match", "val/perplexity")
 LINE_SECONDS = 10.0  # between two lines of progress
 
 
+@dataclass(frozen=True)
+class _Mark:
+    """A moment of a training."""
+
+    step: int
+    seconds: float
+    waited: float  # seconds for data, so far
+
+    @classmethod
+    def now(cls, trainer: Trainer, module: Any) -> "_Mark":
+        """Mark this moment."""
+        return cls(trainer.global_step, time.perf_counter(), module.task.waited)
+
+
 @dataclass(eq=False)
 class StepReport(Callback):
     """Measures the throughput, lets the module report, and logs now and then where the run is, at
@@ -34,13 +48,12 @@ class StepReport(Callback):
 
     every: int
     line_seconds: float = LINE_SECONDS
-    _first: tuple[int, float] | None = field(default=None, init=False)  # step, and its end
+    _first: tuple[int, float] | None = field(default=None, init=False)  # step, and when it ended
     _last_line: float = field(default=0.0, init=False)
-    _each: float = field(default=0.0, init=False)  # seconds of a step
+    _step_seconds: float = field(default=0.0, init=False)
     _figures: dict[str, float] = field(default_factory=dict, init=False)  # since the last line
     _gauges: dict[str, float] = field(default_factory=dict, init=False)
-    # step, time, time waited for data
-    _since: tuple[int, float, float] | None = field(default=None, init=False)
+    _since: _Mark | None = field(default=None, init=False)  # from which throughput is measured
 
     def on_train_batch_end(
         self, trainer: Trainer, module: Any, outputs: Any, batch: Any, index: int
@@ -60,7 +73,7 @@ class StepReport(Callback):
             self._first = (step, now)
             self._last_line = now
         first, began = self._first
-        self._each = (now - began) / max(step - first, 1)
+        self._step_seconds = (now - began) / max(step - first, 1)
         due = now - self._last_line > self.line_seconds
         if due or step == total:
             self._last_line = now
@@ -73,30 +86,32 @@ class StepReport(Callback):
         """Log a line of progress: the step, the latest figures and the time left."""
         known = [name for name in FIGURES if name in self._figures]
         latest = "  ".join(f"{name} {brief(self._figures[name], 4)}" for name in known)
-        left = timedelta(seconds=round(self._each * (total - step)))
-        log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, self._each, left)
-        self._figures.clear()  # a validation is told of once
+        seconds = self._step_seconds
+        left = timedelta(seconds=round(seconds * (total - step)))
+        log.info("step %d/%d  %s  %.3f s/step  %s left", step, total, latest, seconds, left)
+        self._figures.clear()  # a validation is in one line only
 
     def _measure(self, trainer: Trainer, module: Any, length: int) -> None:
-        now = time.perf_counter()
-        if self._since is not None and trainer.global_step > self._since[0]:
-            steps = trainer.global_step - self._since[0]
-            seconds = now - self._since[1]
-            rate = steps * module.task.optim.batch * length / seconds
-            waited = 100 * (module.task.waited - self._since[2]) / seconds
+        """Measure throughput, MFU and the wait for data since the last mark, and mark this step."""
+        now = _Mark.now(trainer, module)
+        since = self._since
+        self._since = now
+        if since is not None and now.step > since.step:
+            seconds = now.seconds - since.seconds
+            rate = (now.step - since.step) * module.task.optim.batch * length / seconds
+            waited = 100 * (now.waited - since.waited) / seconds
             self._gauges = {"train/tokens_per_second": rate, "train/data_wait": waited}
             peak = peak_flops(module.device, fp32=trainer.precision == "32-true")
             if peak:
                 flops = rate * module.decoder.flops_per_token(length)
                 self._gauges["train/mfu"] = flops / (peak * trainer.world_size)
-        self._since = trainer.global_step, now, module.task.waited
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         """Leave the validation out of the rate; keep its figures for the next line, the last one at
         once.
         """
         if self._since is not None:
-            self._since = trainer.global_step, time.perf_counter(), module.task.waited
+            self._since = _Mark.now(trainer, module)
         if self._first is None:
             return
         self._figures |= module.validation

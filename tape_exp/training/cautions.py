@@ -1,4 +1,4 @@
-"""What a run is warned of: settings that are valid, and whose results would mislead."""
+"""Warnings of a run: settings that are valid, and whose results would mislead."""
 
 import math
 import os
@@ -16,21 +16,21 @@ from tape_exp.tasks.base import Task
 
 
 def cautions(cfg: DictConfig, task: Task, decoder: Decoder, start: Path | None) -> list[str]:
-    """A sentence for each setting that has no effect or asks too much, also of the machine.
+    """Write a sentence for each setting that has no effect or asks too much, also of the machine.
 
     Args:
         start: the checkpoint that the run begins from, if it does.
     """
     sentences = [*unread_states(decoder), *busy_processor(cfg)]
     if task.trains:
-        sentences += [*idle_rate(cfg, task, decoder)]
+        sentences += unused_position_rate(cfg, task, decoder)
         if start is not None:
-            sentences += [*beyond_the_base(cfg, task, decoder, start)]
+            sentences += rows_beyond_the_base(cfg, task, decoder, start)
     return sentences
 
 
 def unread_states(decoder: Decoder) -> Iterator[str]:
-    """Of each encoding that updates a state in one layer only: TAPE of one layer is RoPE."""
+    """Warn of each encoding that updates a state in one layer only: TAPE of one layer is RoPE."""
     for block in decoder.blocks():
         updates = type(block.position).update is not PositionEncoding.update
         if updates and block.is_first_of_kind and not block.updates_state:
@@ -43,7 +43,7 @@ def unread_states(decoder: Decoder) -> Iterator[str]:
 
 
 def busy_processor(cfg: DictConfig) -> Iterator[str]:
-    """Of several threads on a processor that has more to do than it has cores."""
+    """Warn of several threads on a processor that has more to do than it has cores."""
     if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available():
         return
     load = os.getloadavg()[0]
@@ -56,8 +56,8 @@ def busy_processor(cfg: DictConfig) -> Iterator[str]:
         )
 
 
-def idle_rate(cfg: DictConfig, task: Task, decoder: Decoder) -> Iterator[str]:
-    """Of a learning rate of positions where no parameter of positions is trained."""
+def unused_position_rate(cfg: DictConfig, task: Task, decoder: Decoder) -> Iterator[str]:
+    """Warn of a learning rate of positions where no parameter of positions is trained."""
     rate = task.optim.position_lr
     if rate != 1 and not any(".position." in name for name, _ in peft.trained(decoder)):
         yield (
@@ -66,9 +66,11 @@ def idle_rate(cfg: DictConfig, task: Task, decoder: Decoder) -> Iterator[str]:
         )
 
 
-def beyond_the_base(cfg: DictConfig, task: Task, decoder: Decoder, start: Path) -> Iterator[str]:
-    """Of rows that are longer than what the base was trained on times ``peft.interpolation``, where
-    nothing else (another theta, a scaling of one's own, no positions) covers them.
+def rows_beyond_the_base(
+    cfg: DictConfig, task: Task, decoder: Decoder, start: Path
+) -> Iterator[str]:
+    """Warn of rows that are longer than what the base was trained on times ``peft.interpolation``,
+    where nothing else (another theta, a scaling of one's own, no positions) covers them.
     """
     adaptation = decoder.adaptation
     if adaptation is None or adaptation.theta is not None or adaptation.drop:
@@ -76,11 +78,11 @@ def beyond_the_base(cfg: DictConfig, task: Task, decoder: Decoder, start: Path) 
     scaling = OmegaConf.select(cfg, "model.scaling.method", default="none")
     if scaling != "none" and start.is_file():  # the length of a Llama counts its own scaling
         return
-    reach = trained_length(start)
+    base_length = trained_length(start)
     length = task.skip_to or task.arch.train_length
-    if reach and length > reach * adaptation.interpolation:
+    if base_length and length > base_length * adaptation.interpolation:
         yield (
-            f"Rows of {length} positions are longer than the {reach} tokens that the base was "
-            f"trained on, times peft.interpolation={adaptation.interpolation:g}. Set "
-            f"peft.interpolation={math.ceil(length / reach)}."
+            f"Rows of {length} positions are longer than the {base_length} tokens that the base "
+            f"was trained on, times peft.interpolation={adaptation.interpolation:g}. Set "
+            f"peft.interpolation={math.ceil(length / base_length)}."
         )

@@ -1,4 +1,4 @@
-"""What stopped a run, in one sentence that names the folder, the keys or the process at fault."""
+"""Say what stopped a run, in one sentence that names the folder, keys or process at fault."""
 
 import errno
 import logging
@@ -40,7 +40,7 @@ class TrialPruned(Exception):  # noqa: N818  (as Optuna calls it)
 @contextmanager
 def explained(directory: RunDirectory, watch: "ProcessWatch") -> Iterator[None]:
     """Log how a run ends early, write FAILED if it failed, and raise the error of :func:`explain`;
-    a mistake before it has begun leaves nothing.
+    a mistake of the user before the run has begun leaves nothing.
 
     A process that does not answer ends the run with the status that asks for a requeue.
     """
@@ -74,7 +74,7 @@ def explained(directory: RunDirectory, watch: "ProcessWatch") -> Iterator[None]:
 
 
 def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exception:
-    """``error``, or a clear one for a lost or hung process, a full disk or a lack of memory."""
+    """Return ``error``, or a clear one of a lost or hung process, a full disk, or no memory."""
     if lost is not None:
         return RunError(f"{lost} {RESUMES}")
     task = directory.cfg.task
@@ -107,7 +107,7 @@ def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exce
 @dataclass(eq=False)
 class ProcessWatch(Callback):
     """Notices when a process that Lightning started dies, and writes FAILED at once: this process
-    may be in a collective that never returns, and Lightning kills it a few seconds later.
+    may wait for that one for ever, and Lightning kills it a few seconds later.
     """
 
     directory: RunDirectory
@@ -117,22 +117,25 @@ class ProcessWatch(Callback):
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Begin to watch, once."""
-        if not self.children and (started := getattr(trainer.strategy.launcher, "procs", [])):
+        started = getattr(trainer.strategy.launcher, "procs", [])
+        if started and not self.children:
             self.children = started
             self.first = trainer.global_rank + 1
             self.world = trainer.world_size
             threading.Thread(target=self.lost_process, args=(None,), daemon=True).start()
 
     def lost_process(self, seconds: float | None = 2.0) -> str | None:
-        """Which process died, if one does within so many seconds: an error of this one may precede
-        the news by a moment.
+        """Say which process died, if one does within so many seconds: an error of this one may
+        precede the news by a moment.
         """
         began = time.monotonic()
         while self.lost is None and any(child.returncode != 0 for child in self.children):
             for rank, child in enumerate(self.children, self.first):
-                if (status := child.poll()) and self.preemption.received is None:
-                    killed = f"was killed by {signal.Signals(-status).name}" if status < 0 else ""
-                    how = killed or f"ended with status {status}"
+                status = child.poll()
+                if status and self.preemption.received is None:
+                    how = f"ended with status {status}"
+                    if status < 0:
+                        how = f"was killed by {signal.Signals(-status).name}"
                     self.lost = f"the process of rank {rank} of {self.world} {how}."
                     self.directory.fail(RunError(self.lost))
             if seconds is not None and time.monotonic() - began > seconds:

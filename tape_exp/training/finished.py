@@ -1,4 +1,4 @@
-"""A run that is done already, which is answered without torch."""
+"""Answer for a run that is done already, without importing torch."""
 
 import logging
 from typing import Any
@@ -10,11 +10,12 @@ log = logging.getLogger("tape_exp")
 
 
 def finished(directory: RunDirectory) -> dict[str, Any]:
-    """Say that a run is done, and return its record; empty of any other."""
+    """Log that a run is done, and return its record; of any other run an empty one."""
     if not directory.done or directory.begins_anew():
         return {}
     set_up_logging()
     log.info("%s is DONE: %s", directory.name, directory.path)
-    directory.refuse_other_weights(record := directory.record())
+    record = directory.record()
+    directory.refuse_other_weights(record)
     directory.tell_other_sources(record)
     return record

@@ -1,4 +1,4 @@
-"""The model of a finished run, as it was trained."""
+"""The library's handle of a finished run: its model as it was trained, its task and its record."""
 
 import re
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ class Loaded:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> str:
-        """What the model writes after a text, up to EOS or ``new_tokens`` tokens.
+        """Write on after a text, up to EOS or ``new_tokens`` tokens.
 
         Args:
             temperature: 0 takes the most likely token; above, samples from softmax(logits /
@@ -89,28 +89,31 @@ class Loaded:
         return self.task.decode(written)
 
     def attention(self, text: str | Sequence[int]) -> dict[int, Tensor]:
-        """The probabilities of every layer, counted from 1: (H, T, T); rows sum to 1."""
-        return {layer: one.attention[0] for layer, one in self._trace(text).items()}
+        """Return the attention of every layer, counted from 1: (H, T, T); rows sum to 1."""
+        return {layer: traced.attention[0] for layer, traced in self._trace(text).items()}
 
     def positions(self, text: str | Sequence[int]) -> dict[int, Tensor]:
-        """E Eᵀ of every layer, counted from 1: (H, T, T), what positions contribute to the logit of
-        a query and a key that agree (:class:`~tape_exp.models.trace.Trace`).
+        """Return E Eᵀ of every layer, counted from 1: (H, T, T), what positions contribute to the
+        logit of a query and a key that agree (:class:`~tape_exp.models.trace.Trace`).
 
         Raises:
             ConfigError: the encoding has no state that turns queries and keys, as a bias has none.
         """
-        by_head = {layer: one.products_by_head for layer, one in self._trace(text).items()}
-        products = {layer: one[0] for layer, one in by_head.items() if one is not None}
+        products = {}
+        for layer, traced in self._trace(text).items():
+            if traced.products_by_head is not None:
+                products[layer] = traced.products_by_head[0]
         if not products:
             raise ConfigError(f"model={self.config['model']['name']} has no position state.")
         return products
 
     def symbols(self, text: str | Sequence[int]) -> list[str]:
-        """What each token of a text says; a token of a task whose rows are no text, its id."""
+        """Decode each token of a text by itself; of a task whose rows are no text, write its id."""
         return [self.task.decode([number]) for number in self._ids(text)]
 
     def on(self, *overrides: str) -> tuple[Task, dict[str, Any]]:
-        """The task of the run's config with overrides, and this config; no data are prepared.
+        """Make the task of the run's config with overrides, and return it with this config; no data
+        are prepared.
 
         Raises:
             ConfigError: an override is of the model, of its training or of where it runs, or
@@ -123,22 +126,22 @@ class Loaded:
                     "and its keys, but those of task.arch and task.optim, scale.text and cache."
                 )
         named = [word.removeprefix("task=") for word in overrides if word.startswith("task=")]
-        other = any(name != self.config["task"]["name"] for name in named)
+        is_other_task = any(name != self.config["task"]["name"] for name in named)
         for word in overrides:
-            if not other and re.match(OF_TRAINING, word):
+            if not is_other_task and re.match(OF_TRAINING, word):
                 raise ConfigError(
                     f"{word} says what the model was trained on, which an evaluation cannot "
                     "change; leave it out, or train another run with it."
                 )
-        own = ("scale", "seed", "task.arch" if other else "task")
-        given = [word for word in overrides if other or not word.startswith("task=")]
-        typed = self.config.get("overrides") or self.record.get("words", [])
-        words = []
-        for word in typed:
-            of_task = not other and "@task" in word.partition("=")[0]  # text@task.text=pg19
-            if of_task or word.lstrip("+~").startswith(own):
-                words.append(word)
-        cfg = compose_config([*words, "model=rope", *given])
+        kept_keys = ("scale", "seed", "task.arch" if is_other_task else "task")
+        kept = []
+        for word in self.config.get("overrides") or self.record.get("words", []):
+            of_task = not is_other_task and "@task" in word.partition("=")[0]  # text@task.text=pg19
+            if of_task or word.lstrip("+~").startswith(kept_keys):
+                kept.append(word)
+        if not is_other_task:  # the task is among those that are kept
+            overrides = tuple(word for word in overrides if not word.startswith("task="))
+        cfg = compose_config([*kept, "model=rope", *overrides])
         if self.checkpoint is not None:
             cfg = apply_llama_config(cfg, self.checkpoint)
         task = make_task(cfg, self.checkpoint)
@@ -146,22 +149,25 @@ class Loaded:
         return task, self.record["config"] | {"task": section}
 
     def _trace(self, text: str | Sequence[int]) -> dict[int, Trace]:
+        """Record what every layer computes of a text."""
         tokens = torch.tensor([self._ids(text)], device=self.model.head.weight.device)
         return trace(self.model, tokens, sampler=RowSampler(0, "trace"))
 
     def _ids(self, text: str | Sequence[int]) -> list[int]:
+        """Return the tokens of a text; refuse what the model cannot read."""
         ids = self.task.encode(text) if isinstance(text, str) else list(map(int, text))
         vocabulary = self.task.arch.vocab
         reach = self.model.reach
         if not ids or len(ids) > (reach or len(ids)):
             raise ConfigError(f"a text has 1 to {reach or 'any number of'} tokens, not {len(ids)}.")
-        if wrong := [number for number in ids if not 0 <= number < vocabulary]:
-            raise ConfigError(f"{wrong[0]} is no token: they are from 0 to {vocabulary - 1}.")
+        for number in ids:
+            if not 0 <= number < vocabulary:
+                raise ConfigError(f"{number} is no token: they are from 0 to {vocabulary - 1}.")
         return ids
 
 
 def load(folder: str | Path, finished: bool = True) -> Loaded:
-    """A run from its folder, with the weights of its last checkpoint.
+    """Load a run from its folder, with the weights of its last checkpoint.
 
     Args:
         finished: refuse a run without a record of these weights; else ``record`` is left empty.
@@ -193,8 +199,8 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
 
 
 def record_of(run: Path, checkpoint: Path | None) -> dict[str, Any]:
-    """What a run measured with the weights of a checkpoint. Raises :class:`ConfigError` where it is
-    not finished, or its record is damaged or of other weights, as that of a run begun again.
+    """Read what a run measured with the weights of a checkpoint. Raises :class:`ConfigError` where
+    it is not finished, or its record is damaged or of other weights, as of a run begun again.
     """
     path = run / "record.json"
     if not (run / "DONE").is_file() or not path.is_file():

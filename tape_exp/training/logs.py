@@ -1,4 +1,4 @@
-"""What commands log to the console, and runs also to log.txt."""
+"""The log of a command on the console, and of a run also in log.txt."""
 
 import logging
 import sys
@@ -15,7 +15,7 @@ log = logging.getLogger("tape_exp")
 
 @contextmanager
 def logs_of_run() -> Iterator[None]:
-    """What a run sets up ends with it."""
+    """Undo at its end what a run sets up."""
     handlers = log.handlers[:]
     level = log.level
     propagate = log.propagate

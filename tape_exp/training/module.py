@@ -1,6 +1,5 @@
 """The only LightningModule: a decoder, its loss and its optimizer."""
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,17 +26,13 @@ from tape_exp.runs.checkpoint_info import fingerprint, title
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import log_to_all
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.position_use import state_metrics, updates_positions
 from tape_exp.training.callbacks import track
-from tape_exp.training.not_finite import first_seen
+from tape_exp.training.not_finite import NotFiniteError, advice, first_seen
+from tape_exp.training.optimizer import make_optimizer, number_by_place
 
 GAUGED_ROWS = 4  # of a validation batch, whose position state is looked at
-
-
-class NotFiniteError(RuntimeError):
-    """The loss became NaN or infinite."""
 
 
 class LanguageModule(LightningModule):
@@ -78,21 +73,24 @@ class LanguageModule(LightningModule):
             decoder.compile()
             self._loss_sum = torch.compile(loss_sum)
         self._check_positions()
-        self._drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in decoder.modules())
+        self._has_dropout = any(
+            isinstance(part, nn.Dropout) and part.p > 0 for part in decoder.modules()
+        )
         self.evaluation = Evaluation({})
         self.validation: dict[str, float] = {}
-        self._loss = torch.zeros(())
+        self._loss = torch.zeros(())  # of the step, as far as it is
         self._grad_norm = torch.zeros(())
         self._loss_tokens = torch.zeros(())
-        self._counted = -1  # of all processes, at which step
+        self._counted_step = -1  # the step whose tokens that is, in all processes
         self._batch: dict[str, Any] = {}  # the micro-batch whose loss is the latest
-        self._clipped = 0  # steps of this process
+        self._steps_here = 0  # of this process
         self._sums: dict[str, Tensor] = {}  # of a validation
         self._state: dict[str, float] = {}  # of positions, in its first batch
 
     def _check_positions(self) -> None:
         """Refuse a task that draws positions for an encoding that draws its own, or has too few."""
-        if (span := self.task.skip_to) is None:
+        span = self.task.skip_to
+        if span is None:
             return
         if self.decoder.random is not None:
             raise ConfigError(
@@ -111,14 +109,16 @@ class LanguageModule(LightningModule):
             fully_shard(part, mesh=mesh["data_parallel"])
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""
+        """Return this micro-batch's part of the mean loss, times what Lightning and DDP divide
+        by.
+        """
         first = batch["first"]
         sampler = RowSampler(self.cfg.seed, "positions", first=first)
-        if self._drops:  # masks that depend only on the rows, like all that is random here
+        if self._has_dropout:  # masks that depend only on the rows, like all that is random here
             torch.manual_seed(seed_for(self.cfg.seed, "dropout", first))
-        if self._counted != self.global_step:  # it is the same for all micro-batches of a step
+        if self._counted_step != self.global_step:  # it is the same for all micro-batches of a step
             self._loss_tokens = sum_over_processes(batch["loss_tokens"].clone())
-            self._counted = self.global_step
+            self._counted_step = self.global_step
         self._batch = batch
         total = self._total_loss(self.decoder, batch, sampler)
         loss = total / self._loss_tokens
@@ -128,7 +128,7 @@ class LanguageModule(LightningModule):
     def _total_loss(
         self, decoder: Callable[..., Tensor], batch: dict[str, Any], sampler: RowSampler
     ) -> Tensor:
-        """The sum of the losses of a micro-batch."""
+        """Add up the losses of a micro-batch."""
         return decoder(
             batch["inputs"],
             positions_BT=batch.get("positions"),
@@ -145,18 +145,18 @@ class LanguageModule(LightningModule):
         """
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.task.optim.clip)
         self._grad_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        self._clipped += 1
+        self._steps_here += 1
         if self._asks_for_norm() and not bool(self._grad_norm.isfinite()):
             value = float(sum_over_processes(self._loss))
             self._refuse(value, float(self._grad_norm), self.global_step + 1, self._first_seen())
 
     def _asks_for_norm(self) -> bool:
-        """Whether this step waits for its gradient norm."""
+        """Say whether this step waits for its gradient norm."""
         on_cpu = self._grad_norm.device.type == "cpu"
-        return on_cpu or self._clipped < self.cfg.trainer.log_every
+        return on_cpu or self._steps_here < self.cfg.trainer.log_every
 
     def _first_seen(self) -> str:
-        """Where the micro-batch first has a number that is not finite, before the weights do."""
+        """Find where the micro-batch first has a number that is not finite, before weights do."""
         if self.device_mesh is not None:  # no process has whole weights
             return ""
         sampler = RowSampler(self.cfg.seed, "positions", first=self._batch["first"])
@@ -171,7 +171,8 @@ class LanguageModule(LightningModule):
         """Raise :class:`NotFiniteError`, with the place where that was first seen."""
         first = f", first seen {place}" if place else ""
         raise NotFiniteError(
-            f"the loss is {loss} and the gradient norm {norm} at step {step}{first}. {self._advice}"
+            f"the loss is {loss} and the gradient norm {norm} at step {step}{first}. "
+            f"{advice(self.task.optim)}"
         )
 
     def report_step(self, gauges: dict[str, float]) -> None:
@@ -206,16 +207,8 @@ class LanguageModule(LightningModule):
         if sum_over_processes(lost):
             raise NotFiniteError(
                 f"weights or moments are not finite after step {self.global_step}, and are not "
-                f"saved. {self._advice}"
+                f"saved. {advice(self.task.optim)}"
             )
-
-    @property
-    def _advice(self) -> str:
-        optim = self.task.optim
-        return (
-            f"Lower task.optim.lr={optim.lr} or task.optim.clip={optim.clip}, or train with "
-            "trainer.precision=32-true; `tape-exp check model=…` tests an encoding of your own."
-        )
 
     def send(self, metrics: dict[str, float]) -> None:
         """Send metrics to every logger at this step, and to the progress display."""
@@ -243,12 +236,13 @@ class LanguageModule(LightningModule):
             self._sums[key] = self._sums.get(key, 0) + value.double()
 
     def _state_gauges(self, batch: Batch) -> dict[str, float]:
-        """``val/state/size@<layer>`` and ``turn@<layer>`` of a few rows, where layers update the
-        state: a factor that grows from layer to layer is how bf16 overflows.
+        """Measure ``val/state/size@<layer>`` and ``turn@<layer>`` of a few rows, where layers
+        update the state: a factor that grows from layer to layer is how bf16 overflows.
         """
         if not updates_positions(self.decoder):
             return {}
-        tokens, labels = (batch[name][:GAUGED_ROWS] for name in ("inputs", "labels"))
+        tokens = batch["inputs"][:GAUGED_ROWS]
+        labels = batch["labels"][:GAUGED_ROWS]
         before_padding = (labels != IGNORE).flip(-1).cumsum(-1).flip(-1) > 0
         metrics = state_metrics(self.decoder, tokens, before_padding)
         return {f"val/{name}": value for name, value in metrics.items()}
@@ -256,12 +250,13 @@ class LanguageModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Report ``val/loss`` per token, the task's metrics per row, and the gauges."""
         sums = {key: float(sum_over_processes(value)) for key, value in self._sums.items()}
-        tokens, rows, loss = (sums.pop(key) for key in ("tokens", "rows", "loss"))
-        self.validation = {"val/loss": loss / tokens} | {
-            f"val/{key}": value / rows for key, value in sums.items()
-        }
+        loss = sums.pop("loss") / sums.pop("tokens")
+        rows = sums.pop("rows")
+        self.validation = {"val/loss": loss}
+        for key, value in sums.items():
+            self.validation[f"val/{key}"] = value / rows
         if self.task.reports_perplexity:
-            self.validation["val/perplexity"] = math.exp(min(loss / tokens, 700))
+            self.validation["val/perplexity"] = math.exp(min(loss, 700))
         self.send(self.validation | self._state)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
@@ -270,45 +265,16 @@ class LanguageModule(LightningModule):
         self.evaluation = self.task.evaluate(model, track, self.cfg.debug.evaluation_batches)
 
     def configure_optimizers(self) -> Any:
-        """AdamW with the task's schedule. Matrices decay: linear maps, embeddings, tables. Norms,
-        biases and numbers of heads do not (see :func:`decays`).
-
-        Where ``optim.position_lr`` is not 1 the positional encoding's parameters are two further
-        groups, whose rate it multiplies.
-        """
-        optim = self.task.optim
-        factors = 1.0, optim.position_lr
-        decaying = {name for name, _ in self.named_parameters() if decays(self, name)}
-        parts: Any = {pair: [] for pair in itertools.product(factors, (True, False))}
-        for name, parameter in trained(self):
-            factor = factors[".position." in name]
-            parts[factor, name in decaying].append(parameter)
-        groups = [
-            {"params": own, "weight_decay": optim.weight_decay * decays, "lr": optim.lr * factor}
-            for (factor, decays), own in parts.items()
-            if own or factor == 1
-        ]
-        optimizer = torch.optim.AdamW(
-            groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, optim))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        """Make AdamW with the task's schedule (:mod:`tape_exp.training.optimizer`)."""
+        return make_optimizer(self, self.task.optim)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Sign the checkpoint with its config; leave out frozen weights that are kept elsewhere.
-
-        AdamW numbers parameters by groups. Lightning's FSDP reads and writes their numbers in the
-        order of the model, and so do all checkpoints: a run may resume with another strategy.
-        """
+        """Sign the checkpoint with its config; leave out frozen weights that are kept elsewhere."""
         checkpoint["config_hash"] = self.config_hash
         if self.device_mesh is None:
-            places = {parameter: place for place, parameter in enumerate(self.parameters())}
             (optimizer,) = self.trainer.optimizers
             (state,) = checkpoint["optimizer_states"]
-            by_group = [places[p] for group in optimizer.param_groups for p in group["params"]]
-            state["state"] = {by_group[n]: moments for n, moments in state["state"].items()}
-            for group in state["param_groups"]:
-                group["params"] = [by_group[n] for n in group["params"]]
+            number_by_place(state, optimizer, self)
         if self.base is not None:
             checkpoint |= {"base": self.base, "base_weights": self.base_weights}
             names = {name for name, _ in trained(self)}
@@ -316,19 +282,8 @@ class LanguageModule(LightningModule):
             checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
 
 
-def decays(model: nn.Module, name: str) -> bool:
-    """Whether weight decay reaches a parameter: whether it is a matrix, and not a number for each
-    head in a column, (H, 1), as an author of an encoding may write it.
-    """
-    module = model.get_submodule(name.rpartition(".")[0])
-    parameter = model.get_parameter(name)
-    if isinstance(module, nn.Linear | nn.Embedding):
-        return parameter.ndim > 1
-    return parameter.ndim > 1 and parameter.shape[-1] > 1
-
-
 def loss_sum(logits_BTV: Tensor, labels_BT: Tensor, weights_BT: Tensor | None = None) -> Tensor:
-    """The sum of -log softmax at the labels, times their weights, in fp32.
+    """Add up -log softmax at the labels, times their weights, in fp32.
 
     ``torch.nn.functional.linear_cross_entropy`` would not hold all logits, but torch 2.13 adds up
     the loss of bf16 inputs in bf16: of 4,096 tokens it is 3.6 % off.
@@ -356,30 +311,17 @@ class OnDevice:
     multiple: int = 1
 
     def __call__(self, tokens: Tensor, **options: Any) -> Tensor:
-        """What the decoder returns."""
-        moved = {
-            key: to_device_async(value, self.device) if isinstance(value, Tensor) else value
-            for key, value in options.items()
-        }
+        """Call the decoder on the device, and return what it returns."""
+        for name, value in options.items():
+            if isinstance(value, Tensor):
+                options[name] = to_device_async(value, self.device)
         decoder = self.decoder
         tokens = to_device_async(tokens, self.device)
         length = tokens.shape[1]
-        more = -tokens.shape[1] % self.multiple
-        fits = not decoder.reads_length and length + more <= (decoder.reach or math.inf)
-        if more and fits and decoder.random is None and not moved.keys() - {"sampler"}:
-            return decoder(F.pad(tokens, (0, more)), **moved)[:, :length]
-        return decoder(tokens, **moved)
-
-
-def rate(step: int, optim: Optim) -> float:
-    """The learning rate of ``step + 1`` over ``optim.lr``: linear warm-up, plateau, decay."""
-    warmup = optim.warmup * optim.max_steps
-    decay = optim.decay * optim.max_steps
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    begun = step - (optim.max_steps - decay)
-    if begun <= 0:
-        return 1.0
-    done = min(begun / decay, 1.0)
-    left = 0.5 * (1 + math.cos(math.pi * done)) if optim.decay_shape == "cosine" else 1 - done
-    return optim.final_lr + (1 - optim.final_lr) * left
+        padding = -length % self.multiple
+        too_long = decoder.reach is not None and length + padding > decoder.reach
+        by_length = decoder.reads_length or decoder.random is not None
+        scored = bool(options.keys() - {"sampler"})
+        if padding == 0 or too_long or by_length or scored:
+            return decoder(tokens, **options)
+        return decoder(F.pad(tokens, (0, padding)), **options)[:, :length]

@@ -20,6 +20,7 @@ FSDP divides weights, gradients and AdamW by the devices; embedding, head and tw
 
 import statistics
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -33,12 +34,14 @@ from tape_exp.models.head import most_logits
 from tape_exp.models.places import Places
 from tape_exp.models.scores import Dense
 from tape_exp.tasks.base import Task
-from tape_exp.training.from_config import blank_parts, micro_batches, precision
+from tape_exp.training.from_config import blank_parts, micro_batches
+from tape_exp.training.trainer import precision
 
 UTILISATION = 0.4  # of the peak
 ON_A_CPU = 0.5  # of the rate of its own matrix products
 ASSUMED = "H100"  # where this machine has no GPU whose peak is known
 CARD = 80 * 2**30  # bytes of its memory
+TOTAL = "GiB per device"  # of all parts
 
 
 @dataclass(frozen=True)
@@ -57,67 +60,81 @@ class Devices:
 
     @property
     def parameter_bytes(self) -> int:
-        """p of the formula."""
+        """Return p of the formula."""
         return 2 if self.precision == "bf16-true" else 4
 
     @property
     def activation_bytes(self) -> int:
-        """w of the formula."""
+        """Return w of the formula."""
         return 4 if self.precision == "32-true" else 2
 
     @property
     def shards(self) -> int:
-        """Among how many devices weights, gradients and AdamW are divided."""
+        """Count the devices among which weights, gradients and AdamW are divided."""
         return self.count if self.sharded else 1
 
 
 def devices_of(cfg: DictConfig, task: Task) -> Devices:
-    """The devices of the trainer section, or :data:`ASSUMED` ones without a GPU of a known peak."""
+    """Return the devices of the trainer section, or without a GPU of a known peak the
+    :data:`ASSUMED` ones.
+    """
     trainer = cfg.trainer
-    count = cfg.trainer.devices * cfg.trainer.nodes
+    count = trainer.devices * trainer.nodes
     on_cpu = trainer.accelerator == "cpu"
-    gpu = torch.cuda.is_available()
-    on_gpu = gpu and not on_cpu
+    has_gpu = torch.cuda.is_available()
+    on_gpu = has_gpu and not on_cpu
     device = torch.device("cuda" if on_gpu else "cpu")
     numbers = precision(trainer.precision, trainer.accelerator)
-    if trainer.precision == "auto" and not (on_cpu or gpu):
+    if trainer.precision == "auto" and not (on_cpu or has_gpu):
         numbers = "bf16-mixed"  # as on the GPU that is assumed
     fp32 = numbers == "32-true"
     accumulate = micro_batches(cfg, task)
-    rows = max(task.optim.batch // count // accumulate, 1)
-    sharded = trainer.strategy == "fsdp"
-    peak = peak_flops(device, fp32)
     name = machine_name(device)
+    peak = peak_flops(device, fp32)
     if not peak:
-        peak = PEAKS[ASSUMED][fp32]
         name = f"{ASSUMED} (assumed)"
-    memory = torch.cuda.get_device_properties(device).total_memory if on_gpu else CARD
-    return Devices(count, sharded, numbers, rows, accumulate, name, peak, memory, on_cpu)
+        peak = PEAKS[ASSUMED][fp32]
+    return Devices(
+        count=count,
+        sharded=trainer.strategy == "fsdp",
+        precision=numbers,
+        rows=max(task.optim.batch // count // accumulate, 1),
+        accumulate=accumulate,
+        name=name,
+        peak=peak,
+        memory=torch.cuda.get_device_properties(device).total_memory if on_gpu else CARD,
+        cpu=on_cpu,
+    )
 
 
 def tokens(task: Task) -> int:
-    """The tokens that a task trains on, padding included; 0 where nothing is trained."""
-    return task.optim.max_steps * task.optim.batch * task.arch.train_length if task.trains else 0
+    """Count the tokens that a task trains on, padding included; 0 where nothing is trained."""
+    if not task.trains:
+        return 0
+    return task.optim.max_steps * task.optim.batch * task.arch.train_length
 
 
 def flops_per_token(decoder: Decoder, task: Task, recompute: bool) -> float:
-    """FLOPs of a training step: 6 a trainable parameter of the matrices, 4 a frozen one, and
-    6 · layers · C · T of causal attention; with ``recompute`` the blocks' forward pass once more.
+    """Count the FLOPs of training for each token: 6 a trainable parameter of the matrices, 4 a
+    frozen one, and 6 · layers · C · T of causal attention; with ``recompute`` the blocks' forward
+    pass once more.
     """
     length = task.arch.train_length
-    head = 2 * decoder.head.weight.numel()
-    again = decoder.forward_flops_per_token(length) - head if recompute else 0
-    return decoder.flops_per_token(length) + again
+    flops = decoder.flops_per_token(length)
+    if recompute:
+        head = 2 * decoder.head.weight.numel()
+        flops += decoder.forward_flops_per_token(length) - head
+    return flops
 
 
 def hours(flops: float, peak: float) -> float:
-    """Hours of so many FLOPs at :data:`UTILISATION` of a peak in FLOP/s."""
+    """Return the hours of so many FLOPs at :data:`UTILISATION` of a peak in FLOP/s."""
     return flops / (UTILISATION * peak) / 3600
 
 
 def matmul_rate() -> float:
-    """FLOP/s of this CPU's fp32 matrix products, with the threads of this process: the median of a
-    few.
+    """Measure the FLOP/s of this CPU's fp32 matrix products, with the threads of this process: the
+    median of a few.
     """
     size = 1024
     a = torch.randn(size, size)
@@ -131,7 +148,9 @@ def matmul_rate() -> float:
 
 
 def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> dict[str, float]:
-    """Bytes of one device, part by part, by the formula above; only weights without training."""
+    """Count the bytes of one device, part by part, by the formula above; without training only
+    weights.
+    """
     parts = weight_bytes(decoder, devices, recompute)
     if not task.trains:
         return parts
@@ -146,7 +165,7 @@ def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> d
 
 
 def weight_bytes(decoder: Decoder, devices: Devices, recompute: bool) -> dict[str, float]:
-    """Bytes of the weights, of their 16-bit copies, and of the layers that FSDP has gathered."""
+    """Count the bytes of weights, of their 16-bit copies, and of what FSDP has gathered."""
     p = devices.parameter_bytes
     stored = sum(x.numel() * min(p, x.element_size()) for x in decoder.parameters())
     parts = {"weights": stored / devices.shards}
@@ -164,7 +183,7 @@ def weight_bytes(decoder: Decoder, devices: Devices, recompute: bool) -> dict[st
 
 
 def activation_bytes(decoder: Decoder, devices: Devices, recompute: bool) -> int:
-    """Bytes that a token's activations take in all layers."""
+    """Count the bytes that a token's activations take in all layers."""
     blocks = decoder.blocks()
     layers = [layer_bytes(block, devices) for block in blocks]
     if not recompute:
@@ -174,8 +193,8 @@ def activation_bytes(decoder: Decoder, devices: Devices, recompute: bool) -> int
 
 
 def layer_bytes(block: Block, devices: Devices) -> int:
-    """Bytes of a token's activations in a layer: norms, attention and SwiGLU, the update of a
-    state, and explicit attention's probabilities with a mask or bias.
+    """Count the bytes of a token's activations in a layer: norms, attention and SwiGLU, the update
+    of a state, and explicit attention's probabilities with a mask or bias.
     """
     arch = block.position.arch
     w = devices.activation_bytes
@@ -190,7 +209,7 @@ def layer_bytes(block: Block, devices: Devices) -> int:
 
 
 def input_bytes(block: Block, devices: Devices) -> int:
-    """Bytes of a token's input to a layer, and of its state, which recomputing keeps."""
+    """Count the bytes of a token's input to a layer, and of its state, which recomputing keeps."""
     arch = block.position.arch
     kept = devices.parameter_bytes * arch.width
     if updates_a_state(block):
@@ -199,13 +218,13 @@ def input_bytes(block: Block, devices: Devices) -> int:
 
 
 def updates_a_state(block: Block) -> bool:
-    """Whether a layer makes another state, as TAPE's do but for the first."""
+    """Say whether a layer makes another state, as TAPE's do but for the first."""
     return block.updates_state and hasattr(block.position, "update_net")
 
 
 def is_explicit(block: Block, width: int, devices: Devices) -> bool:
-    """Whether attention keeps something for each pair of tokens: probabilities or a bias. The
-    encoding is asked on tensors without storage.
+    """Say whether attention keeps something for each pair of tokens: probabilities or a bias. The
+    encoding is called on tensors without storage to see what it returns.
     """
     position = block.position
     arch = block.position.arch
@@ -214,12 +233,14 @@ def is_explicit(block: Block, width: int, devices: Devices) -> bool:
     with torch.device("meta"):
         x = torch.empty(1, T, arch.width)
         places = Places.at(torch.empty(1, T))
-        q, k = (torch.empty(1, T, h, arch.head_dim) for h in (arch.heads, heads))
+        q = torch.empty(1, T, arch.heads, arch.head_dim)
+        k = torch.empty(1, T, heads, arch.head_dim)
         state = position.start(places)
         q, k = position.rotate(q, k, x, state, places)
         bias = position.bias(q, k, x, state, places)
         carries = position.carry(state, places) is not None
-    dense = any(isinstance(part, Dense) for part in (bias if isinstance(bias, list) else [bias]))
+    parts = bias if isinstance(bias, list) else [bias]
+    dense = any(isinstance(part, Dense) for part in parts)
     biased = bool(bias) and (devices.cpu or width == 4)  # else in the kernel
     on_cpu = devices.cpu and (carries or arch.train_length < CPU_SDPA_FROM)
     return block.backend == "explicit" or dense or biased or on_cpu
@@ -229,19 +250,12 @@ def print_plan(cfg: DictConfig) -> None:
     """Print the plan of the run that ``cfg`` describes."""
     decoder, task = blank_parts(cfg)
     devices = devices_of(cfg, task)
-    ways = {"activations kept": False, "recomputed": True} if task.trains else {"evaluation": False}
-    needs = [memory(decoder, task, devices, way) for way in ways.values()]
-    rows = {}
-    for part in needs[0]:
-        rows[f"GiB of {part}"] = [need[part] / 2**30 for need in needs]
-    rows["GiB per device"] = [sum(parts) for parts in zip(*rows.values(), strict=True)]
+    columns = {"evaluation": False}
     if task.trains:
-        rows["FLOPs per token"] = [flops_per_token(decoder, task, way) for way in ways.values()]
-        rows["FLOPs"] = [tokens(task) * flops for flops in rows["FLOPs per token"]]
-        rows["hours"] = [hours(flops, devices.count * devices.peak) for flops in rows["FLOPs"]]
-        if cfg.trainer.accelerator in ("auto", "cpu") and not torch.cuda.is_available():
-            rate = ON_A_CPU * matmul_rate()
-            rows["hours on this CPU"] = [flops / rate / 3600 for flops in rows["FLOPs"]]
+        columns = {"activations kept": False, "recomputed": True}
+    rows = memory_rows(decoder, task, devices, columns.values())
+    if task.trains:
+        rows |= time_rows(cfg, decoder, task, devices, columns.values())
     trainable = sum(x.numel() for x in decoder.parameters() if x.requires_grad)
     print(
         f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}: an estimate (docs/runs.md "
@@ -251,10 +265,40 @@ def print_plan(cfg: DictConfig) -> None:
         f"{devices.rows} rows x {task.arch.train_length} tokens a forward pass, "
         f"{devices.accumulate} a step, {UTILISATION:.0%} of {devices.peak / 1e12:.0f} TFLOP/s\n"
     )
-    print(f"{'':34}", *(f"{title:>17}" for title in ways))
+    print(f"{'':34}", *(f"{column:>17}" for column in columns))
     for name, values in rows.items():
         print(f"{name:34}", *(f"{value:17,.3g}" for value in values))
     if not devices.cpu:
-        way = int(task.trains and cfg.trainer.checkpoint_activations)
-        fits = "fits" if rows["GiB per device"][way] * 2**30 <= devices.memory else "does not fit"
-        print(f"\nIt {fits} into the {devices.memory / 2**30:.0f} GiB of a device, {devices.name}.")
+        chosen = int(task.trains and cfg.trainer.checkpoint_activations)
+        fits = rows[TOTAL][chosen] * 2**30 <= devices.memory
+        verb = "fits" if fits else "does not fit"
+        print(f"\nIt {verb} into the {devices.memory / 2**30:.0f} GiB of a device, {devices.name}.")
+
+
+def memory_rows(
+    decoder: Decoder, task: Task, devices: Devices, recomputes: Iterable[bool]
+) -> dict[str, list[float]]:
+    """List the GiB of each part and of all, with activations recomputed or not."""
+    needs = [memory(decoder, task, devices, recompute) for recompute in recomputes]
+    rows = {}
+    for part in needs[0]:
+        rows[f"GiB of {part}"] = [need[part] / 2**30 for need in needs]
+    rows[TOTAL] = [sum(parts) for parts in zip(*rows.values(), strict=True)]
+    return rows
+
+
+def time_rows(
+    cfg: DictConfig, decoder: Decoder, task: Task, devices: Devices, recomputes: Iterable[bool]
+) -> dict[str, list[float]]:
+    """List FLOPs and hours of training, with activations recomputed or not."""
+    per_token = [flops_per_token(decoder, task, recompute) for recompute in recomputes]
+    total = [tokens(task) * flops for flops in per_token]
+    rows = {
+        "FLOPs per token": per_token,
+        "FLOPs": total,
+        "hours": [hours(flops, devices.count * devices.peak) for flops in total],
+    }
+    if cfg.trainer.accelerator in ("auto", "cpu") and not torch.cuda.is_available():
+        rate = ON_A_CPU * matmul_rate()
+        rows["hours on this CPU"] = [flops / rate / 3600 for flops in total]
+    return rows

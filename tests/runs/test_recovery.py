@@ -20,8 +20,9 @@ from tape_exp.runs.checkpoint_files import file_name, last_checkpoint, saved_che
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.module import LanguageModule, NotFiniteError
-from tape_exp.training.run import check_finite
+from tape_exp.training.module import LanguageModule
+from tape_exp.training.not_finite import NotFiniteError
+from tape_exp.training.outcome import check_finite
 
 
 def checkpoint(folder: Path, step: int, **more) -> Path:

@@ -18,7 +18,8 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.naming import literal
 from tape_exp.settings.schema import CONFIG_GROUPS, Arch, AttentionConfig, Optim
-from tape_exp.training.from_config import blank_parts, processes, require_devices
+from tape_exp.training.from_config import blank_parts
+from tape_exp.training.trainer import processes, require_devices
 from tests.conftest import MODELS, NUMBERS
 from tests.processes import train
 

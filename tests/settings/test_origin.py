@@ -8,7 +8,7 @@ import pytest
 from tape_exp.settings.commands import report
 from tape_exp.settings.folders import PACKAGE
 from tape_exp.settings.origin import describe, place_of
-from tape_exp.training.module import NotFiniteError
+from tape_exp.training.not_finite import NotFiniteError
 
 SITE = Path(sysconfig.get_path("purelib"))
 TORCH, INSTALLED = SITE / "torch" / "module.py", SITE / "my_pe" / "ripple.py"

@@ -4,7 +4,7 @@ import pytest
 
 from tape_exp.settings.compose import compose_config
 from tape_exp.training import cautions
-from tape_exp.training.cautions import idle_rate, unread_states
+from tape_exp.training.cautions import unread_states, unused_position_rate
 from tape_exp.training.from_config import blank_parts
 from tape_exp.training.run import run
 from tests.conftest import SMALL, on_text
@@ -44,7 +44,7 @@ def test_a_state_that_no_layer_reads_is_told(words, remedy):
 def test_a_rate_of_positions_that_nothing_has_is_told(words, told):
     cfg = compose_config([*ADDITION, *words])
     decoder, task = blank_parts(cfg)
-    assert bool([*idle_rate(cfg, task, decoder)]) == told
+    assert bool([*unused_position_rate(cfg, task, decoder)]) == told
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import torch
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.training.module import LanguageModule, decays, rate
+from tape_exp.training.module import LanguageModule
+from tape_exp.training.optimizer import decays, rate_factor
 from tests.conftest import MODELS
 from tests.conftest import make_decoder as decoder_of
 
@@ -33,7 +34,9 @@ def test_positional_parameters_have_a_multiple_of_the_rate_at_every_step(arch):
     module, optimizer, schedule = optimizer_of(arch, optim)
     for step in range(100):
         rates = [group["lr"] for group in optimizer.param_groups]
-        assert rates == pytest.approx([1e-3 * rate(step, optim)] * 2 + [5e-3 * rate(step, optim)])
+        assert rates == pytest.approx(
+            [1e-3 * rate_factor(step, optim)] * 2 + [5e-3 * rate_factor(step, optim)]
+        )
         optimizer.step()
         schedule.step()
     shared, positional = optimizer.param_groups[:2], optimizer.param_groups[2:]
@@ -82,6 +85,7 @@ def test_a_column_of_numbers_does_not_decay():
 
 def test_rates_rise_stay_and_fall():
     rates = [
-        rate(step, dataclasses.replace(OPTIM, final_lr=0.2)) for step in (0, 9, 10, 50, 75, 100)
+        rate_factor(step, dataclasses.replace(OPTIM, final_lr=0.2))
+        for step in (0, 9, 10, 50, 75, 100)
     ]
     assert rates == pytest.approx([1 / 11, 10 / 11, 1, 1, 0.6, 0.2])

@@ -10,8 +10,9 @@ from tape_exp.machine.hardware import peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.head import most_logits
 from tape_exp.settings.compose import compose_config
-from tape_exp.training.from_config import blank_parts, precision
+from tape_exp.training.from_config import blank_parts
 from tape_exp.training.plan import devices_of, flops_per_token, memory, tokens
+from tape_exp.training.trainer import precision
 from tests import conftest
 
 PAPER = ["task=c4", "scale=paper", "trainer.micro_batch=4"]
