@@ -25,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Test a positional encoding, as in tape-exp check model=mine: its logits and "
         "gradients in every situation beside those of the explicit softmax in fp64.",
     )
-    told = "a model's name, also as model=<name>, and keys of it"
-    parser.add_argument("words", nargs="+", metavar="model | key=value", help=told)
+    explanation = "a model's name, also as model=<name>, and keys of it"
+    parser.add_argument("words", nargs="+", metavar="model | key=value", help=explanation)
     words = parser.parse_args(arguments).words
     cfg = compose_config(list(map(_override, words)))
     from tape_exp.models.conformance import SITUATIONS, random_decoder  # imports torch
@@ -64,8 +64,8 @@ def _override(word: str) -> str:
 
 
 def _passes(name: str, model: Any) -> bool:
-    """Whether an encoding does in a situation what it must; a line says so, and where it does not,
-    why and what is asked.
+    """Say whether an encoding does in a situation what it must; print a line of it, and where it
+    does not, why and what is asked.
     """
     from tape_exp.models.conformance import SITUATIONS, NotAskedError, outcome_of
 
@@ -80,19 +80,23 @@ def _passes(name: str, model: Any) -> bool:
     except Exception as error:
         _print_failure(title, error, SITUATIONS[name].__doc__ or "")
         return False
-    numbers = [
-        "" if number is None else f"{number:.1e}"
-        for number in (outcome.difference, outcome.allowed)
-    ]
-    print(f"  {title:24} {numbers[0]:>10}  {numbers[1]:>7}  {outcome.remark or 'passed'}")
+    difference = _scientific(outcome.difference)
+    allowed = _scientific(outcome.allowed)
+    print(f"  {title:24} {difference:>10}  {allowed:>7}  {outcome.remark or 'passed'}")
     return True
 
 
-def _print_failure(title: str, error: Exception, asked: str) -> None:
+def _scientific(number: float | None) -> str:
+    """Write a number with one decimal, as 1.2e-06, and None as nothing."""
+    return "" if number is None else f"{number:.1e}"
+
+
+def _print_failure(title: str, error: Exception, requirement: str) -> None:
+    """Print what failed, where, and what was required."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     print(f"  {title:24} {'':10}  {'':7}  FAILED: {type(error).__name__}: {error}")
     print(f"{'':28}{where.filename}, line {where.lineno}")
-    print(f"{'':28}What is asked: {' '.join(asked.split())}")
+    print(f"{'':28}What is asked: {' '.join(requirement.split())}")
 
 
 if __name__ == "__main__":

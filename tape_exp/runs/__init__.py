@@ -1,1 +1,1 @@
-"""A run on disk: its directory, record, checkpoints, weights and sinks."""
+"""A run on disk: its directory, record, checkpoints, starting weights and loggers."""

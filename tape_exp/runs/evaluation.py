@@ -30,7 +30,7 @@ def is_result(metric: str) -> bool:
 
 
 def main_results(metrics: Sequence[str]) -> list[str]:
-    """The few of many results that a comparison shows unless it is told which: of rows of trained
+    """Choose the few results that a comparison shows unless the user names them: of rows of trained
     and of longer lengths the first measure of the task, over all, ``id/…`` and ``ood/…``; else
     what the model scores, and where that is much, at the longest length only.
     """
@@ -53,13 +53,13 @@ def main_results(metrics: Sequence[str]) -> list[str]:
     return list(longest.values())
 
 
-def check_metric(metric: str, announced: Sequence[str], derived: Sequence[str] = ()) -> None:
-    """Raise :class:`ConfigError` where a metric is none of those that a task announces, by name or
-    pattern of a shell, nor of those that a table makes of them.
+def check_metric(metric: str, expected: Sequence[str], derived: Sequence[str] = ()) -> None:
+    """Raise :class:`ConfigError` where a metric is none of those that are expected of a task, by
+    name or pattern of a shell, nor of those that a table makes of them.
     """
-    names = [*announced, *derived]
+    names = [*expected, *derived]
     if not any(fnmatchcase(metric, pattern) for pattern in names):
-        results = ", ".join(filter(is_result, announced))
+        results = ", ".join(filter(is_result, expected))
         raise ConfigError(f"metric {metric}{did_you_mean(metric, names)} The task has {results}.")
 
 
@@ -78,14 +78,14 @@ class Heatmap:
 
     @property
     def name(self) -> str:
-        """The name of its files, from what is to its left or, of curves, below it: of ``digits of
+        """Name its files, from what is to its left or, of curves, below it: of ``digits of
         the first operand`` ``accuracy_by_digits``.
         """
         word = re.match(r"\w+", self.row_label or self.column_label)
         return f"accuracy_by_{word[0].lower() if word else 'length'}"
 
     def to_rows(self) -> list[list[float | None]]:
-        """Rounded values for a record; None where a cell was not scored."""
+        """Round the values for a record; None where a cell was not scored."""
         rows = []
         for row in self.values:
             rows.append([None if np.isnan(value) else round(float(value), 2) for value in row])
@@ -128,7 +128,9 @@ class Evaluation:
 def depth_heatmap(
     values: np.ndarray, lengths: list[int], train_length: int, what: str = "pass key"
 ) -> Heatmap:
-    """Accuracy by depth (rows) and length (columns), in percent; NaN where nothing was asked."""
+    """Make the grid of accuracy by depth (rows) and length (columns), in percent; NaN where nothing
+    was asked.
+    """
     bins = len(values)
     return Heatmap(
         values,

@@ -9,8 +9,9 @@ from tape_exp.settings.folders import INSTALLED, ROOT
 
 
 def git_state() -> dict[str, Any]:
-    """The commit, and whether tracked files outside results/, or new ones of the code, differ.
-    Outside a clone nothing is known: a repository around the working directory is another's.
+    """Return the commit, and whether tracked files outside results/, or new ones of the code,
+    differ. Outside a clone nothing is known: a repository around the working directory is
+    another's.
 
     The answer is about this clone, whatever repository a hook or ``git rebase --exec`` has named in
     the environment, and the same under every user's config of git.

@@ -49,8 +49,8 @@ def recorded_config(cfg: DictConfig) -> dict[str, Any]:
 
 
 def without_folders(node: Any, key: str = "") -> Any:
-    """Cut each path in a config, or in the value of a key, to its last name, so that a record says
-    nothing of the machine.
+    """Cut each path in a config, or in the value of a key, to its last name, so that a record does
+    not name folders of the machine.
 
     >>> without_folders({"text": {"path": "/data/pile", "name": "github"}})
     {'text': {'path': 'pile', 'name': 'github'}}
@@ -59,11 +59,17 @@ def without_folders(node: Any, key: str = "") -> Any:
         return {name: without_folders(value, str(name)) for name, value in node.items()}
     if isinstance(node, list):
         return [without_folders(value, key) for value in node]
-    return Path(node).name if key in FOLDERS and isinstance(node, str) else node
+    if key in FOLDERS and isinstance(node, str):
+        return Path(node).name
+    return node
 
 
 def section_of(word: str) -> str:
-    """The first part of a key or an override: ``trainer`` of ``++trainer.devices=2``."""
+    """Return the first part of a key or an override.
+
+    >>> section_of("++trainer.devices=2")
+    'trainer'
+    """
     return re.split(r"[=.@/]", word.lstrip("+~"), maxsplit=1)[0]
 
 

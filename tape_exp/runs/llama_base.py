@@ -1,4 +1,6 @@
-"""What a run takes over from the Llama that it begins from: sizes, positions, special tokens."""
+"""The part of a config that follows from the Llama that a run begins from: sizes, positions,
+special tokens.
+"""
 
 import copy
 import re
@@ -58,7 +60,7 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
     """
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
-        asked = cfg.pop("asked", [])  # the keys that a command line gives
+        given_keys = cfg.pop("asked", [])  # on the command line
     values = llama_values(start)
     if values is None:
         return cfg
@@ -71,12 +73,12 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
     )
     applied = copy.deepcopy(cfg)
     for key, value in values.items():
-        is_chosen = key in asked or OmegaConf.select(cfg, key) not in DEFAULTS
+        is_chosen = key in given_keys or OmegaConf.select(cfg, key) not in DEFAULTS
         if value is None or (is_chosen and CHOSEN.fullmatch(key)):
             continue
         OmegaConf.update(applied, key, value, merge=key == "model.scaling", force_add=True)
-    for key in asked:
-        _refuse_unheeded(key, cfg, applied)
+    for key in given_keys:
+        _refuse_without_effect(key, cfg, applied)
     return applied
 
 
@@ -96,32 +98,32 @@ def llama_values(start: Path) -> dict[str, Any] | None:
     return None
 
 
-def extended_scaling(asked: Any, own: Any, length: int | None, base: Path) -> Any:
-    """Return the scaling of weights with one of their ``own``, extended as a config asks; by the
-    same method again the factors multiply.
+def extended_scaling(wanted: Any, own: Any, length: int | None, base: Path) -> Any:
+    """Return the scaling of weights with one of their ``own``, extended as a config wants it; by
+    the same method again the factors multiply.
 
     YaRN by 4 of weights without a scaling, trained on 2048 tokens, is ``{"method": "yarn",
     "factor": 4, "original": 2048}``; YaRN by 2 of these is one by 8.
 
     Args:
-        asked: the scaling that the config has.
+        wanted: the scaling that the config has.
         own: that of the weights.
         length: on which weights without a scaling were trained.
         base: the Llama that they are or were.
 
     Raises:
-        ConfigError: they are stretched already, by another method or by as much as is asked.
+        ConfigError: they are stretched already, by another method or by as much as is wanted.
     """
     from tape_exp.models.positions.rope_scaling import Scaling
 
-    asked = asked or {}
-    method = asked.get("method")
-    factor = asked.get("factor")
+    wanted = wanted or {}
+    method = wanted.get("method")
+    factor = wanted.get("factor")
     Scaling(method or "none", factor)  # it refuses a factor without a method
     if method in (None, "none"):
         return own
     if own["method"] == "none":
-        return {**asked, "original": asked.get("original") or length}
+        return {**wanted, "original": wanted.get("original") or length}
     if own["method"] != method or method == "longrope":
         raise ConfigError(
             f"model.scaling.method={method}: the checkpoint is stretched by {own['method']} "
@@ -175,7 +177,7 @@ def _is_rotary(model: DictConfig) -> bool:
     return "scaling" in arguments_model(locate(model._target_, "model")).model_fields
 
 
-def _refuse_unheeded(key: str, cfg: DictConfig, applied: DictConfig) -> None:
+def _refuse_without_effect(key: str, cfg: DictConfig, applied: DictConfig) -> None:
     """Refuse a key that a command line gives, and that the Llama decides otherwise."""
     requested = OmegaConf.select(cfg, key)
     of_llama = OmegaConf.select(applied, key)

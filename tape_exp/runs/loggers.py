@@ -1,5 +1,5 @@
-"""Where metrics and artifacts go: metrics.jsonl, and what ``logger=`` says: W&B, or any logger of
-Lightning by its ``_target_``.
+"""The loggers of a run: metrics.jsonl, and what ``logger=`` says: W&B (:mod:`.wandb_run`), or any
+logger of Lightning by its ``_target_``.
 """
 
 import inspect
@@ -30,8 +30,9 @@ log = logging.getLogger("tape_exp")
 
 
 class JsonlLogger(Logger):
-    """One JSON object a line, ``{"step": 10, "train/loss": …, "seconds": …}``: the whole curve of a
-    run. What a killed process wrote after ``step``, from which the run resumes, is dropped.
+    """Writes one JSON object a line, ``{"step": 10, "train/loss": …, "seconds": …}``: the whole
+    curve of a run. What a killed process wrote after ``step``, from which the run resumes, is
+    dropped.
     """
 
     name = "jsonl"

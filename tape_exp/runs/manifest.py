@@ -1,4 +1,4 @@
-"""Who makes a run: command, commit, versions, machine and time."""
+"""The manifest of a run: its command, commit, versions, machine and time."""
 
 import os
 import platform

@@ -16,12 +16,12 @@ POINTS = {"train/loss": 20, "val/loss": 50}  # of a curve in a record
 
 @dataclass
 class Stopwatch:
-    """Seconds since ``began``, which is earlier by what earlier processes spent on the run."""
+    """Counts the seconds since ``began``, which is earlier by what earlier processes spent."""
 
     began: float = field(default_factory=time.monotonic)
 
     def seconds(self) -> float:
-        """Seconds so far."""
+        """Return the seconds so far."""
         return time.monotonic() - self.began
 
 

@@ -1,4 +1,4 @@
-"""The record that tables are made from."""
+"""The record of a run, from which tables are made."""
 
 import json
 from typing import Any
@@ -11,16 +11,16 @@ PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables re
 
 def make_record(run: RunDirectory, **facts: Any) -> dict[str, Any]:
     """Make the record of a finished run: what tables and figures need, small enough to commit."""
-    made = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))
     for key in ("command", "config_hash", "rerun"):
-        made.pop(key, None)
+        manifest.pop(key, None)
     return {
         "run": run.name,
         "overrides": recorded_overrides(run.cfg.get("overrides") or ()),
         "config_hash": run.hash,
         "config": recorded_config(run.cfg),
         "seed": run.cfg.seed,
-        **made,
+        **manifest,
         **facts,
         "artifacts": sorted(p.name for p in run.artifacts.iterdir() if p.name[0] != "."),
     }
