@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tape_exp.data import builtin
 from tape_exp.data.batch import IGNORE
+from tape_exp.data.builtin.scrolls import scrolls_rows
 from tape_exp.data.files import NotTextError, rows, text_in, why
 from tape_exp.data.hub import reason
 from tape_exp.data.tokenizers import Tokenizer
@@ -40,8 +40,10 @@ DATASETS = {
     "summ_screen_fd": Form("\n\nSummary:", 1000),
     "gov_report": Form("\n\nSummary:", 1000),
 }
-ASKED = re.compile(r".*?\n\s*\n", re.DOTALL)  # a question, up to the first blank line
-WITH_OPTIONS = re.compile(r".*?\(A\).*?\(B\).*?\(C\).*?\(D\).*?\n\s*\n", re.DOTALL)  # of quality
+# A question, up to the first blank line: "Who came?" of "Who came?\n\nTom came." Of quality up to
+# the first one after its four options: "Who came?\n\n(A) Tom\n(B) Eve\n(C) Max\n(D) Ann\n\n"
+ASKED = re.compile(r".*?\n\s*\n", re.DOTALL)
+WITH_OPTIONS = re.compile(r".*?\(A\).*?\(B\).*?\(C\).*?\(D\).*?\n\s*\n", re.DOTALL)
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Example:
 
     @property
     def closing(self) -> str:
-        """The question as it ends a prompt."""
+        """Return the question as it ends a prompt."""
         return DATASETS[self.dataset].closing.format(question=self.question)
 
 
@@ -68,12 +70,12 @@ def read(
     repository: str = "tau/scrolls",
     revision: str = "main",
 ) -> list[Example]:
-    """The examples of a split in the order of their first rows, generated (``builtin``), from
+    """Read the examples of a split in the order of their first rows, generated (``builtin``), from
     ``hub`` (a zip a set), or ``local``: a file of rows, or below ``path`` ``<dataset>.zip``,
     ``<dataset>/<split>.jsonl`` or ``<split>.jsonl``, either also with .gz.
     """
     if source == "builtin":
-        return _examples(dataset, builtin.scrolls_rows(dataset, split))
+        return _examples(dataset, scrolls_rows(dataset, split))
     zipped = f"hf://datasets/{repository}@{revision}/{dataset}.zip"
     url = _local(dataset, split, path) if source == "local" else zipped
     if url.endswith(".zip"):
@@ -117,6 +119,7 @@ def _examples(dataset: str, rows: Iterable[dict[str, str]]) -> list[Example]:
 
 
 def _field(row: dict[str, Any], key: str) -> str:
+    """Return the text of a row's field. Raises :class:`NotTextError` where it has none."""
     schema = "a row of SCROLLS has an id, an input and an output, all texts."
     text = text_in(row, key, schema)
     if text is None:
@@ -125,7 +128,7 @@ def _field(row: dict[str, Any], key: str) -> str:
 
 
 def _local(dataset: str, split: str, path: str | None) -> str:
-    """The file that holds a split."""
+    """Find the file that holds a split."""
     file = f"{split}.jsonl"
     names = [f"{dataset}/{file}", f"{dataset}/{file}.gz", file, f"{file}.gz", f"{dataset}.zip"]
     if path:
@@ -145,10 +148,11 @@ def encode(
     answer_limit: int | None = None,
     reference: int = 0,
 ) -> tuple[list[int], list[int]]:
-    """Prompt and answer for training, of one of the references: at most ``max_length`` tokens, BOS
-    and EOS counted. The answer is cut to ``answer_limit`` tokens (None: the set's), and to half of
-    what BOS, closing and EOS leave, so that a long summary leaves room for its document. Special
-    tokens that the prompt says are tokens; those of the answer are letters, which do not end it.
+    """Write prompt and answer for training, of one of the references: at most ``max_length``
+    tokens, BOS and EOS counted. The answer is cut to ``answer_limit`` tokens (None: the set's), and
+    to half of what BOS, closing and EOS leave, so that a long summary leaves room for its document.
+    Special tokens that the prompt says are tokens; those of the answer are letters, which do not
+    end it.
     """
     limit = DATASETS[example.dataset].tokens if answer_limit is None else answer_limit
     spare = max(max_length - len(_closing(example, tokenizer)) - 2, 2)
@@ -159,8 +163,8 @@ def encode(
 
 
 def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> list[int]:
-    """BOS, as much of the document's beginning as fits, and the closing, whole; ``reserved`` of
-    ``max_length`` stay free.
+    """Write BOS, as much of the document's beginning as fits, and the closing, whole; ``reserved``
+    of ``max_length`` stay free.
     """
     limit = room(example, tokenizer, max_length, reserved)
     document = _beginning(tokenizer, example.document, limit)
@@ -168,8 +172,8 @@ def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: in
 
 
 def room(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> int:
-    """The tokens that are left for the document. Raises :class:`ConfigError` where the closing,
-    which holds the question, leaves none.
+    """Count the tokens that are left for the document. Raises :class:`ConfigError` where the
+    closing, which holds the question, leaves none.
     """
     left = max_length - reserved - len(_closing(example, tokenizer)) - 1
     if left < 1:
@@ -181,8 +185,8 @@ def room(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int)
 
 
 def as_row(prompt: list[int], answer: list[int], length: int) -> dict[str, Tensor]:
-    """``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or EOS,
-    IGNORE elsewhere. Padding is on the right.
+    """Make ``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or
+    EOS, IGNORE elsewhere. Padding is on the right.
 
     Prompt [1, 5], answer [6, 2] and length 4 give the inputs [1, 5, 6, 2] and the labels
     [IGNORE, 6, 2, IGNORE].
@@ -208,8 +212,8 @@ def _beginning(
     after: str = "",
     prompt: bool = True,
 ) -> list[int]:
-    """Ids of the longest beginning of ``text`` that ``limit`` tokens hold, as they are where
-    ``after`` goes before, by the rule of a prompt or of a document.
+    """Return the ids of the longest beginning of ``text`` that ``limit`` tokens hold, as they are
+    where ``after`` goes before, by the rule of a prompt or of a document.
 
     Of a long text sixteen characters for every token are tokenised, and twice as many while they do
     not suffice. A character of which only some bytes would be kept is dropped, so that the ids

@@ -8,24 +8,29 @@ from typing import Any
 import torch
 
 from tape_exp.data.batch import IGNORE, Batch
-from tape_exp.data.builtin import fact
+from tape_exp.data.builtin.facts import ask_among_facts
 from tape_exp.data.retrieval import Question
 from tape_exp.machine.seeding import seed_for
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Natural, Positive
-from tape_exp.tasks.passkey import HIGHEST, Drawn, key_question, training_row
+from tape_exp.tasks.passkey import HIGHEST, key_question
 from tape_exp.tasks.pretrain import Pretrain
+from tape_exp.tasks.prompts import TrainingQuestion, training_row
 
 
 def _fact(generator: random.Random) -> Question:
-    write, right, _ = fact(generator, generator.randint(1, 4))
-    return Question(lambda size: f"Question: {write(size)}\nAnswer:", right)
+    """Ask for one of one to four facts."""
+    asked = ask_among_facts(generator, generator.randint(1, 4))
+    return Question(lambda size: f"Question: {asked.write(size)}\nAnswer:", asked.right)
 
 
-KINDS: dict[str, Callable[[random.Random], Question]] = {
-    "passkey": lambda draw: key_question(draw.randint(1, HIGHEST), draw.random()),
-    "fact": _fact,
-}
+def _pass_key(generator: random.Random) -> Question:
+    """Ask for a key as :class:`~tape_exp.tasks.passkey.Passkey` does."""
+    key = generator.randint(1, HIGHEST)
+    return key_question(key, generator.random())
+
+
+KINDS: dict[str, Callable[[random.Random], Question]] = {"passkey": _pass_key, "fact": _fact}
 
 
 class Mixture(Pretrain):
@@ -57,6 +62,10 @@ class Mixture(Pretrain):
         self.answer_weight = answer_weight
 
     def train_batch(self, first: int, count: int) -> Batch:
+        """Mix rows ``first`` … of the stream: its next blocks of text, and questions.
+
+        With two texts in a turn of three, row 7 is at place 1 of turn 2, so its block is 2 · 2 + 1.
+        """
         rows = range(first, first + count)
         texts = [row for row in rows if self.turn[row % len(self.turn)] == "text"]
         turns, place = divmod(texts[0] if texts else 0, len(self.turn))
@@ -64,7 +73,7 @@ class Mixture(Pretrain):
         return self.placed(self._mixed(text, "train", self.seed, rows), self.seed, first)
 
     def validation_batches(self) -> list[Batch]:
-        """The first blocks of the validation split, and questions in proportion."""
+        """Mix the first blocks of the validation split and questions in proportion."""
         batches = []
         turns = 0
         for text in self._validation:
@@ -76,7 +85,7 @@ class Mixture(Pretrain):
         return self.all_placed(batches)
 
     def _mixed(self, text: Batch, stream: str, seed: int, rows: range) -> Batch:
-        """The rows of a stream: blocks of text in their places, and questions."""
+        """Write rows of a stream: blocks of text in their places, and questions."""
         inputs = torch.zeros(len(rows), self.train_length, dtype=torch.long)
         labels = torch.full_like(inputs, IGNORE)
         weights = torch.zeros(inputs.shape)
@@ -97,11 +106,16 @@ class Mixture(Pretrain):
         return {"inputs": inputs, "labels": labels, "weights": weights}
 
     def question(self, kind: str, stream: str, seed: int, row: int) -> tuple[list[int], list[int]]:
+        """Draw the prompt and the answer of a row of a question."""
 
-        def draw(attempt: int) -> Drawn:
+        def draw(attempt: int) -> TrainingQuestion:
             generator = random.Random(seed_for(seed, "mixture", stream, row, attempt))
             question = KINDS[kind](generator)
             answer = self.tokenizer.encode_documents([question.answer])[0].tolist()
-            return Drawn(lambda size: self.encode(question.write(size)), answer, generator.randint)
+
+            def write(sentences: int) -> list[int]:
+                return self.encode(question.write(sentences))
+
+            return TrainingQuestion(write, answer, generator.randint)
 
         return training_row(draw, self.train_length)

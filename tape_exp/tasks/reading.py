@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch.utils.data import default_collate
 
-from tape_exp.data import builtin, scrolls
+from tape_exp.data import scrolls
 from tape_exp.data.batch import IGNORE, Batch
-from tape_exp.data.builtin import FACTS, Fact
+from tape_exp.data.builtin.facts import SUBJECTS, Fact, asked, facts_document
 from tape_exp.data.scrolls import Example
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
@@ -21,7 +21,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress
-from tape_exp.tasks.passkey import longest_fit
+from tape_exp.tasks.prompts import longest_fit
 from tape_exp.tasks.scrolls import answer, score_names, scored
 from tape_exp.tasks.text import TextTask
 
@@ -71,7 +71,7 @@ class Reading(TextTask):
         rows_per_batch: Count = 50,
         init_from: str | None = None,
     ) -> None:
-        one_of("task.dataset", dataset, FACTS)
+        one_of("task.dataset", dataset, SUBJECTS)
         super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
         self.set_max_length(max(TESTED.values()) * max_length)
         self.optim = optim
@@ -86,32 +86,39 @@ class Reading(TextTask):
     # ---- rows ----
 
     def train_batch(self, first: int, count: int) -> Batch:
+        """Write rows first … first + count - 1 of the training stream."""
         rows = range(first, first + count)
         return default_collate([self._row("train", self.seed, row) for row in rows])
 
     def validation_batches(self) -> list[Batch]:
+        """Write rows with one question each, the same for every seed."""
         rows = [self._row("validation", 0, row) for row in range(self.validation_rows)]
         return [default_collate(batch) for _, batch in batched(rows, self.rows_per_batch)]
 
     def filler(self, row: int) -> float:
-        """The largest part of its room that the filler of a row takes: 0 in the first half."""
+        """Return the largest part of its room that the filler of a row takes: 0 in the first
+        half.
+        """
         done = row / (self.optim.batch * self.optim.max_steps)
         return min(max((done - 0.5) / FULL, 0.0), 1.0)
 
     def _row(self, stream: str, seed: int, row: int) -> Batch:
-        """``inputs`` and ``labels``, both (max_length - 1,)."""
+        """Write a row: ``inputs`` and ``labels``, both (max_length - 1,)."""
         share = self.filler(row) if stream == "train" else 1.0
         questions = self.questions if stream == "train" else 1
         generator = random.Random(seed_for(seed, "reading", self.dataset, stream, row))
-        write, facts = builtin.facts_document(self.dataset, generator)
+        write, facts = facts_document(self.dataset, generator)
         tokens: list[int] = []
         scored: list[bool] = []
         for _ in range(questions):
             closing, answer = self._question(generator.choice(facts), generator)
             tokens += [*closing, *answer]
             scored += [False] * len(closing) + [True] * len(answer)
-        most = self._filled(write, self.max_length - len(tokens))[1] if share else 0
+        room = self.max_length - len(tokens)
+        most = self._filled(write, room)[1] if share else 0
         document = self._document(write, int(share * generator.random() * (most + 1)))
+        if len(document) > room:
+            raise self._too_short(len(document) - room)
         tokens = [*document, *tokens]
         scored = [False] * len(document) + scored
         inputs = torch.full((self.max_length - 1,), self.tokenizer.eos)
@@ -122,28 +129,35 @@ class Reading(TextTask):
         return {"inputs": inputs, "labels": labels}
 
     def _filled(self, write: Callable[[int], str], room: int) -> tuple[list[int], int]:
-        """The longest document of at most ``room`` tokens with BOS, and its sentences of filler."""
+        """Write the longest document of at most ``room`` tokens with BOS; with its number of
+        sentences of filler.
+        """
         least = len(self._document(write, 1))
         if least > room:
-            short = self.max_length + least - room
-            raise ConfigError(
-                f"task.max_length={self.max_length} is too short for four facts and "
-                f"task.questions={self.questions}, which take {short} tokens here; allow some more."
-            )
+            raise self._too_short(least - room)
         return longest_fit(lambda sentences: self._document(write, sentences), room, 8)
 
+    def _too_short(self, excess: int) -> ConfigError:
+        """Explain that a row has so many tokens too many."""
+        return ConfigError(
+            f"task.max_length={self.max_length} is too short for four facts and "
+            f"task.questions={self.questions}, which take {self.max_length + excess} tokens here; "
+            "allow some more."
+        )
+
     def _document(self, write: Callable[[int], str], sentences: int) -> list[int]:
+        """Return the tokens of BOS and a document with so many sentences of filler."""
         return self.tokenizer.begun(self.tokenizer.pieces(write(sentences), True).ids)
 
     def _question(self, fact: Fact, generator: random.Random) -> tuple[list[int], list[int]]:
-        """The tokens of a question with its instruction, and of its answer with EOS."""
+        """Return the tokens of a question with its instruction, and of its answer with EOS."""
         example = self.example("", fact, generator)
         prompt, answer = scrolls.encode(example, self.tokenizer, 10 * self.max_length)
         return prompt[len(self.tokenizer.begin) :], answer
 
     def example(self, id_: str, fact: Fact, generator: random.Random) -> Example:
-        """A question of the set about a fact, without a document."""
-        question = builtin.asked(self.dataset, fact, generator)
+        """Ask about a fact as the set does, without a document."""
+        question = asked(self.dataset, fact, generator)
         return Example(self.dataset, id_, question, "", [fact.value])
 
     # ---- the test ----
@@ -156,7 +170,7 @@ class Reading(TextTask):
         for prefix, number in itertools.product(TESTED, range(self.test_questions)):
             id_ = f"{prefix}{number}"
             generator = random.Random(seed_for(0, "reading", self.dataset, "test", id_))
-            write, facts = builtin.facts_document(self.dataset, generator)
+            write, facts = facts_document(self.dataset, generator)
             fact = generator.choice(facts)
             closing, _ = self._question(fact, random.Random(id_))
             room = TESTED[prefix] * self.max_length - len(closing) - self.new_tokens
@@ -166,17 +180,19 @@ class Reading(TextTask):
             self.prefix_of[id_] = prefix
 
     def fingerprint(self) -> str:
-        """A hash of the first samples, the validation rows, and every tested prompt."""
+        """Hash the first samples, the validation rows, and every tested prompt."""
         return short_hash([super().fingerprint(), json.dumps(self.prompts)])
 
     def test_fingerprint(self) -> str:
+        """Hash every tested prompt."""
         return short_hash([json.dumps(self.prompts)])
 
     def metric_names(self) -> list[str]:
+        """Name the scores at both lengths."""
         return [name for prefix in TESTED for name in score_names(self.dataset, self.label(prefix))]
 
     def label(self, prefix: str) -> str:
-        """What metrics of a tested length begin with: ``builtin_qasper/twice``."""
+        """Return what metrics of a tested length begin with: ``builtin_qasper/twice``."""
         return f"{Text(self.dataset, 'builtin').label}/{prefix}".rstrip("/")
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:

@@ -12,7 +12,8 @@ from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Lengths, Optim
 from tape_exp.tasks.base import Model, Progress, Task, bytes_of
-from tape_exp.tasks.passkey import Drawn, Questions, training_row
+from tape_exp.tasks.prompts import TrainingQuestion, training_row
+from tape_exp.tasks.questions import Questions
 from tape_exp.tasks.slices import Row, padded, split_means, split_names, splits_of
 
 VALIDATION = 64  # rows
@@ -55,10 +56,11 @@ class RetrievalTraining(Questions):
         self.trained_length = train_length
 
     def right(self, question: Question) -> list[int]:
-        """The tokens of a right answer, with EOS."""
+        """Write a right answer in tokens, with EOS."""
         return [*self.tokenizer.encode_documents([question.answer])[0].tolist(), self.tokenizer.eos]
 
     def question(self, length: int, number: int) -> Question:
+        """Ask for one of all ``items`` keys, in the bin of depths of the question."""
         return self.drawn("test", self.seed, length, number, bin_=number % self.depth_bins)
 
     def drawn(self, stream: str, seed: int, *place: int, bin_: int | None = None) -> Question:
@@ -74,27 +76,31 @@ class RetrievalTraining(Questions):
         return multi_key(generator, items, depth, self.digits)
 
     def prepare(self) -> None:
+        """Allow an answer twice the tokens of a right one, and write every prompt."""
         self.new_tokens = 2 * len(self.right(self.drawn("train", self.seed, 0)))
         super().prepare()
 
     def fingerprint(self) -> str:
-        """A hash of all prompts, and of what is trained and validated on."""
+        """Hash all prompts, and what is trained and validated on."""
         return short_hash([super().fingerprint(), *bytes_of(self.first_batches())])
 
     def train_batch(self, first: int, count: int) -> Batch:
+        """Draw rows ``first`` … first + count - 1 of the training stream."""
         rows = [self._training_row("train", self.seed, first + row) for row in range(count)]
         return padded(rows, self.train_length + 1)
 
     def validation_batches(self) -> list[Batch]:
-        """Fresh rows of the trained lengths, the same for every seed."""
+        """Draw fresh rows of the trained lengths, the same for every seed."""
         rows = [self._training_row("validation", 0, row) for row in range(VALIDATION)]
         return [padded(rows, self.train_length + 1)]
 
     def metric_names(self) -> list[str]:
+        """Name those of :class:`Questions`, and the means of trained and of longer lengths."""
         splits = splits_of(self.lengths, self.is_trained)
         return [*super().metric_names(), *split_names(["accuracy"], splits)]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
+        """Ask every question, and average over trained and over longer lengths."""
         evaluation = super().evaluate(model, progress, limit)
         correct: dict[int, list[bool]] = {}
         for row in evaluation.tables[self.name]:
@@ -106,15 +112,15 @@ class RetrievalTraining(Questions):
         return evaluation
 
     def _training_row(self, stream: str, seed: int, row: int) -> Row:
-        """A prompt of a uniform length and its answer."""
+        """Draw a prompt of a uniform length and its answer."""
         generator = np.random.default_rng(seed_for(seed, "retrieval", stream, "length", row))
 
-        def tokens(least: int, most: int) -> int:
+        def draw_length(least: int, most: int) -> int:
             return int(generator.integers(least, most + 1))
 
-        def draw(attempt: int) -> Drawn:
+        def draw(attempt: int) -> TrainingQuestion:
             question = self.drawn(stream, seed, row, attempt)
-            return Drawn(self.writer(question), self.right(question), tokens)
+            return TrainingQuestion(self.writer(question), self.right(question), draw_length)
 
         prompt, answer = training_row(draw, self.train_length)
         scored = [False] * len(prompt) + [True] * len(answer)

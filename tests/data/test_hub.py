@@ -17,7 +17,8 @@ import pytest
 import zstandard
 from omegaconf import OmegaConf
 
-from tape_exp.data import builtin, scrolls
+from tape_exp.data import scrolls
+from tape_exp.data.builtin.scrolls import scrolls_rows
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.data.tokens import tokenise
@@ -297,7 +298,7 @@ def scrolls_zip(dataset: str, folder: str = "") -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for split in ("train", "validation", "test"):
-            rows = builtin.scrolls_rows(dataset, split)
+            rows = scrolls_rows(dataset, split)
             archive.writestr(
                 f"{folder}{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
             )

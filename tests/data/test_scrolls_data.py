@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, trainers
 
-from tape_exp.data import builtin
 from tape_exp.data.batch import IGNORE
+from tape_exp.data.builtin.scrolls import scrolls_rows
 from tape_exp.data.scrolls import DATASETS, Example, as_row, encode, prompt, read
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
@@ -122,7 +122,7 @@ def test_options_of_quality_belong_to_its_question(options, tmp_path):
     ["qasper/train.jsonl", "qasper/train.jsonl.gz", "train.jsonl", "train.jsonl.gz", "qasper.zip"],
 )
 def test_every_layout_gives_the_same_examples(name, tmp_path):
-    write(tmp_path / name, list(builtin.scrolls_rows("qasper", "train")))
+    write(tmp_path / name, list(scrolls_rows("qasper", "train")))
     assert read("qasper", "train", "local", str(tmp_path)) == read("qasper", "train")
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from tape_exp.data import builtin
+from tape_exp.data.builtin.benchmarks import write_benchmarks
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.conformance import randomise
 from tape_exp.models.llama import llama_config, llama_name
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks import benchmarks
+from tape_exp.tasks import lm_eval_tasks
 from tape_exp.training.module import OnDevice
 from tests.conftest import make_decoder
 
@@ -147,9 +147,9 @@ def test_benchmarks_score_as_under_hflm(decoder, tokenizer, tmp_path):
     ):
         results = []
         for model in (ours(decoder, tokenizer), theirs(decoder, tokenizer)):
-            loaded = benchmarks.load(names, builtin.write_benchmarks(tmp_path), shots)
-            found = benchmarks.results_of(model, loaded, limit=8)
-            results.append({name: benchmarks.metrics_of(row) for name, row in found.items()})
+            loaded = lm_eval_tasks.load(names, write_benchmarks(tmp_path), shots)
+            found = lm_eval_tasks.results_of(model, loaded, limit=8)
+            results.append({name: lm_eval_tasks.metrics_of(row) for name, row in found.items()})
         assert results[0] == results[1]
         assert {"acc", "acc_norm"} == set(results[0]["arc_easy"])
         assert 0 < results[0]["arc_easy"]["acc"][1] < 20

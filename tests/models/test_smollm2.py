@@ -17,7 +17,7 @@ from tape_exp.models.peft import Lora
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
-from tape_exp.tasks.benchmarks import metrics_of, results_of
+from tape_exp.tasks.lm_eval_tasks import metrics_of, results_of
 from tape_exp.training.module import OnDevice
 
 PLACE = ROOT / "data" / "smollm2"

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.data.builtin import BENCHMARKS, SUBJECTS, question
+from tape_exp.data.builtin.benchmarks import BENCHMARKS, MMLU_GROUPS, question
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks import benchmarks
+from tape_exp.tasks import lm_eval_tasks
 from tape_exp.tasks.base import RunContext
 from tape_exp.tasks.benchmarks import Benchmarks
 from tape_exp.training.from_config import make_task
@@ -96,14 +96,14 @@ def folder(tmp_path) -> Path:
 def test_generated_questions_have_one_right_answer_in_every_place(name):
     made = [question(name, "test", index) for index in range(40)]
     assert made == [question(name, "test", index) for index in range(40)]
-    assert [place for _, _, place in made] == [0, 1, 2, 3] * 10
-    assert all(len(set(choices)) == 4 for _, choices, _ in made)
+    assert [q.answer for q in made] == [0, 1, 2, 3] * 10
+    assert all(len(set(q.choices)) == 4 for q in made)
     assert made[0] != question(name, "dev", 0)
 
 
 def test_generated_mmlu_has_the_groups_and_words_of_lm_evals(task):
     loaded = task.loaded
-    assert set(loaded["group_map"]["mmlu"]) == set(SUBJECTS)
+    assert set(loaded["group_map"]["mmlu"]) == set(MMLU_GROUPS)
     assert set(loaded["group_map"]["mmlu_stem"]) == {"mmlu_arithmetic", "mmlu_python"}
     asked = loaded["tasks"]["mmlu_arithmetic"]
     document = asked.eval_docs[1]
@@ -124,9 +124,10 @@ def knowing(task, wrong: str = "none"):
     answers = {}
     for name in (n for n in BENCHMARKS if n != wrong):
         for index in range(60):
-            text, choices, place = question(name, "test", index)
+            made = question(name, "test", index)
             letter = name.startswith("mmlu")
-            answers[text, tuple(choices) * letter] = "ABCD"[place] if letter else choices[place]
+            right = "ABCD"[made.answer] if letter else made.choices[made.answer]
+            answers[made.text, tuple(made.choices) * letter] = right
 
     def model(inputs, logits_at, lengths_B, sampler):
         B, T = inputs.shape
@@ -180,15 +181,15 @@ def test_every_filter_and_length_is_reported_by_its_name():
         "exact_match,flexible-extract": 0.5,
         "exact_match_stderr,flexible-extract": "N/A",
     }
-    assert benchmarks.reported("gsm8k", result) == {
+    assert lm_eval_tasks.reported("gsm8k", result) == {
         "gsm8k/strict-match": (25, 2),
         "gsm8k/flexible-extract": (50, None),
     }
     result = {"acc,none": 0.5, "acc_norm,none": 0.75}
-    assert benchmarks.reported("arc", result) == {"arc": (75, None)}
+    assert lm_eval_tasks.reported("arc", result) == {"arc": (75, None)}
     result = {"alias": "needle", "8192,none": 0.5, "4096,none": 0.25, "16384,none": -1}
     scores = {"needle@4096": (25, None), "needle@8192": (50, None)}
-    assert benchmarks.reported("needle", result) == scores
+    assert lm_eval_tasks.reported("needle", result) == scores
 
 
 def test_documents_that_are_made_for_a_tokenizer(tmp_path):
@@ -196,15 +197,15 @@ def test_documents_that_are_made_for_a_tokenizer(tmp_path):
     (tmp_path / "needle.yaml").write_text(RULER_TASK)
     (tmp_path / "made.py").write_text(MADE)
     tokenizer = Tokenization("byte").make(None, tmp_path)
-    needed = benchmarks.ruler(tokenizer, 8192, tmp_path)
+    needed = lm_eval_tasks.ruler(tokenizer, 8192, tmp_path)
     first, again = (
         [document["input"] for document in loaded["tasks"]["needle"].eval_docs]
-        for loaded in (benchmarks.load(["needle"], tmp_path, needed=needed) for _ in "ab")
+        for loaded in (lm_eval_tasks.load(["needle"], tmp_path, needed=needed) for _ in "ab")
     )
     assert [row.split()[:2] for row in first] == [["4096", "7"], ["8192", "7"]]
     assert first == again
     with pytest.raises(ConfigError, match=r"RULER asks at 4096 .* takes 300; set task\.longest="):
-        benchmarks.ruler(tokenizer, 300, tmp_path)
+        lm_eval_tasks.ruler(tokenizer, 300, tmp_path)
 
 
 def test_fingerprint_follows_questions_and_a_folder_is_read_from_anywhere(

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tape_exp.settings.errors import ConfigError
-from tape_exp.tasks import passkey
-from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, key_question
+from tape_exp.tasks import questions
+from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, Passkey, key_question
 from tape_exp.tasks.retrieval import RetrievalTraining
 from tape_exp.training.from_config import make_decoder, make_task
 from tests.conftest import on_text, prepared, silent, text_config
@@ -31,7 +31,7 @@ def ask(text_folder, monkeypatch):
             texts = [answer(task.tokenizer.decode(p)) for p in prompts]
             return [task.tokenizer.encode_documents([text])[0].tolist() for text in texts]
 
-        monkeypatch.setattr(passkey, "generate", generate)
+        monkeypatch.setattr(questions, "generate", generate)
         model = torch.nn.ModuleDict({"decoder": torch.nn.Identity()})
         return task, task.evaluate(model, silent, limit)
 
@@ -79,7 +79,7 @@ def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(kind, text_fold
         assert abs(before / sentences - question.depth) <= 1 / sentences
 
 
-@pytest.mark.parametrize("task", [passkey.Passkey, RetrievalTraining])
+@pytest.mark.parametrize("task", [Passkey, RetrievalTraining])
 @pytest.mark.parametrize(
     ("answer", "correct"),
     [

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.data.builtin import FACTS
+from tape_exp.data.builtin.facts import SUBJECTS
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.from_config import make_decoder, make_task
@@ -23,7 +23,7 @@ def prepared(text_folder, dataset: str, *overrides: str):
     return task, cfg
 
 
-@pytest.mark.parametrize("dataset", FACTS)
+@pytest.mark.parametrize("dataset", SUBJECTS)
 def test_the_loss_is_on_answers_that_the_document_holds(dataset, text_folder):
     task, _ = prepared(text_folder, dataset)
     batch = task.train_batch(0, 32)
@@ -66,6 +66,14 @@ def test_the_test_asks_at_the_trained_length_and_at_twice(text_folder):
     found = task.evaluate(model, silent)
     assert found.metrics.keys() == {*task.metric_names()}
     assert len(found.tables["predictions"]) == 6
+
+
+def test_facts_without_filler_that_do_not_fit_are_refused(text_folder):
+    """In the first half of training a document is its facts."""
+    task, _ = prepared(text_folder, "quality")
+    task.max_length = 280
+    with pytest.raises(ConfigError, match=r"task\.max_length=280 is too short for four facts"):
+        task.train_batch(0, 16)
 
 
 def test_a_length_that_holds_no_document_is_refused(text_folder):

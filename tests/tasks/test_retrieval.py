@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.tasks import passkey
+from tape_exp.tasks import questions
 from tests.conftest import prepared, silent
 
 TASK = "retrieval_training"
@@ -32,7 +32,7 @@ def test_whoever_reads_the_text_finds_everything(text_folder, monkeypatch):
         rows = [task.tokenizer.encode_documents([text])[0].tolist() for text in texts]
         return [row if len(prompts[0]) < 400 else [] for row in rows]
 
-    monkeypatch.setattr(passkey, "generate", generate)
+    monkeypatch.setattr(questions, "generate", generate)
     found = task.evaluate(torch.nn.ModuleDict({"decoder": torch.nn.Identity()}), silent)
     lengths = {"retrieval/accuracy": 50, "retrieval/accuracy@400": 100, "retrieval/accuracy@600": 0}
     lengths |= {"id/accuracy": 100, "ood/accuracy": 0}
