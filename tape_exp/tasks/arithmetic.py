@@ -2,16 +2,15 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.evaluation import Evaluation
@@ -19,23 +18,29 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
 from tape_exp.tasks.digit_attention import address_metrics, address_names, digit_attention
-from tape_exp.tasks.position_use import (
-    INTERVENTIONS,
-    Rows,
+from tape_exp.tasks.interventions import INTERVENTIONS, Rows, interventions
+from tape_exp.tasks.positional_state import (
     factor_metrics,
     factor_names,
-    interventions,
     state_metrics,
     state_names,
     updates_positions,
 )
-from tape_exp.tasks.slices import RowScores, next_tokens, split_means, split_names
+from tape_exp.tasks.slices import RowScores, next_tokens, split_names
+from tape_exp.tasks.sums import (
+    FAULTS,
+    PAD,
+    VOCABULARY,
+    ZERO,
+    fault_metrics,
+    row_length,
+    sum_scores,
+    sums_of,
+    write_rows,
+)
 
-PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
-VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
 SUMS_PER_SAMPLE = 10  # of a cell whose test samples are held out of training, at least
 DIAGNOSED = 32  # sums of one pair of lengths, whose state and attention are looked at
-FAULTS = ("wrong_digit", "eos_early", "eos_late")  # numbered from 1; 0 is a sum without a fault
 
 
 class Arithmetic(Task):
@@ -48,13 +53,15 @@ class Arithmetic(Task):
 
     Metrics, in percent: ``test/exact_match`` (unweighted mean over the grid, the paper's number),
     ``id/exact_match`` (both operands within the trained lengths), ``ood/exact_match`` (the other
-    cells), each with its standard error. Diagnostics, which tell why sums are wrong:
-    ``forced/…`` and ``failures/…`` (:func:`fault_metrics`), ``address/…``, where the digits of an
-    answer look (:mod:`~tape_exp.tasks.digit_attention`), and of TAPE also ``state/…`` and
-    ``causal/<intervention>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
-    cell with parts of the state's update left out (:mod:`~tape_exp.tasks.position_use`); among
-    them ``causal/<intervention>/next/…``, of sums whose longer operand has one digit more than
-    the trained ones.
+    cells), each with its standard error. Diagnostics tell why sums are wrong:
+
+    - ``forced/…`` and ``failures/…``: :func:`~tape_exp.tasks.sums.fault_metrics`;
+    - ``address/…``: where the digits of an answer look (:mod:`~tape_exp.tasks.digit_attention`);
+    - ``state/…``, of TAPE: its positional state (:mod:`~tape_exp.tasks.positional_state`);
+    - ``causal/<intervention>/…``, of TAPE: the exact match of up to :attr:`diagnosed_per_cell`
+      samples a cell with parts of the state's update left out
+      (:mod:`~tape_exp.tasks.interventions`), among them ``causal/<intervention>/next/…``, of sums
+      whose longer operand has one digit more than the trained ones.
 
     Args:
         train_digits, test_digits: the longest operand in training, n, and in the test.
@@ -96,7 +103,7 @@ class Arithmetic(Task):
         self.rows_per_batch = rows_per_batch
 
     def stream(self, key: int, first: int, count: int) -> Batch:
-        """Samples of the bucket method, right-padded to the longest possible row."""
+        """Draw samples by the bucket method, right-padded to the longest possible row."""
         batch = self._bucket_batch(key, first, count)
         rows = self._held_out_rows(batch)
         while rows:
@@ -114,6 +121,7 @@ class Arithmetic(Task):
         return [row for row, numbers in enumerate(sums_of(batch)) if numbers in self.held_out]
 
     def _bucket_batch(self, key: int, first: int, count: int) -> Batch:
+        """Draw samples first … first + count - 1 of a stream, whatever the test has."""
         n = self.train_digits
         random = lanes(key, first, count, 2 * n + 2)
         lengths = uniform_ints(n, random[:, :2]).astype(np.int64) + 1
@@ -121,7 +129,7 @@ class Arithmetic(Task):
 
     @cached_property
     def held_out(self) -> frozenset[bytes]:
-        """The sums of the test that training does not show."""
+        """Collect the sums of the test that training does not show."""
         lengths = range(1, self.train_digits + 1)
         least = SUMS_PER_SAMPLE * self.samples_per_cell
         sums: set[bytes] = set()
@@ -131,11 +139,13 @@ class Arithmetic(Task):
         return frozenset(sums)
 
     def validation_batches(self) -> list[Batch]:
-        """512 fresh samples of the trained lengths, the same for every seed."""
+        """Draw 512 fresh samples of the trained lengths, the same for every seed."""
         return [self.stream(seed_for(0, "validation"), first, 256) for first in (0, 256)]
 
     def test_batches(self) -> list[tuple[Any, Any]]:
-        """The grid in batches of cells, the shortest rows first so that there is little padding."""
+        """List the grid in batches of cells, the shortest rows first so that there is little
+        padding.
+        """
         lengths = range(1, self.test_digits + 1)
         cells = sorted(itertools.product(lengths, lengths), key=lambda cell: sum(cell) + max(cell))
         per_batch = max(self.rows_per_batch // self.samples_per_cell, 1)
@@ -146,6 +156,7 @@ class Arithmetic(Task):
         return batches
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
+        """Score the grid, and of a decoder diagnose where it looks and what its state is for."""
         evaluation = super().evaluate(model, progress, limit)
         decoder = getattr(model, "decoder", None)
         if decoder is not None:
@@ -155,8 +166,8 @@ class Arithmetic(Task):
         return evaluation
 
     def address_metrics(self, model: Model) -> dict[str, float]:
-        """Where the digits of an answer look in the longest trained sums, and with one digit more,
-        where the test has such.
+        """Measure where the digits of an answer look in the longest trained sums, and with one
+        digit more, where the test has such.
         """
         by_length = {}
         for number, length in enumerate(self._lengths_of_address()):
@@ -166,12 +177,15 @@ class Arithmetic(Task):
         return address_metrics(by_length)
 
     def _lengths_of_address(self) -> list[str]:
+        """Name the lengths of :meth:`address_metrics`."""
         return ["id", "next"] if self.test_digits > self.train_digits else ["id"]
 
     def position_metrics(
         self, model: Model, decoder: Decoder, progress: Progress, limit: int | None
     ) -> dict[str, float]:
-        """The state by layer, and exact match with parts of it or of its update left out."""
+        """Measure the state by layer, and exact match with parts of it or of its update left
+        out.
+        """
         tokens = self.grid_batch([(self.train_digits, self.train_digits)])["inputs"][:DIAGNOSED]
         metrics = state_metrics(model, tokens, tokens != PAD)
         metrics |= factor_metrics(model, tokens, tokens != PAD)
@@ -186,8 +200,8 @@ class Arithmetic(Task):
         return metrics
 
     def trained_rows(self) -> Rows:
-        """The rows of trained lengths that the test has, in batches, and which of their tokens are
-        no padding.
+        """Yield the rows of trained lengths that the test has, in batches, and which of their
+        tokens are no padding.
         """
         for cells, _ in self.test_batches():
             trained = [*filter(self.is_trained, cells)]
@@ -196,7 +210,9 @@ class Arithmetic(Task):
                 yield tokens, tokens != PAD
 
     def means_by_split(self, evaluation: Evaluation) -> dict[str, float]:
-        """Exact match of trained and of longer sums, and of those of one digit more (``next``)."""
+        """Return the exact match of trained and of longer sums, and of those of one digit more
+        (``next``).
+        """
         metrics = evaluation.metrics
         grid = evaluation.heatmap
         means = {split: metrics.get(f"{split}/exact_match") for split in ("id", "ood")}
@@ -208,7 +224,7 @@ class Arithmetic(Task):
         return {split: value for split, value in means.items() if value is not None}
 
     def metric_names(self) -> list[str]:
-        """Diagnostics, which only some encodings or answers have, among them."""
+        """Name all metrics, among them diagnostics that only some encodings or answers have."""
         splits = self.splits()
         names = split_names(self.measures, ("test", *splits))
         names += [f"forced/{name}" for name in names]
@@ -222,15 +238,19 @@ class Arithmetic(Task):
         return [*names, *state_names(self.arch), *factor_names(self.arch)]
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Score exact match, and how each sum fails."""
         return super().score_rows(logits, labels) | sum_scores(logits, labels)
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
+        """Average over the grid, and count how sums fail."""
         evaluation = super().summarise(scores)
         evaluation.metrics |= fault_metrics(scores, self.is_trained)
         return evaluation
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
-        """All test samples of the given cells; those of a cell depend only on its two lengths."""
+        """Make all test samples of the given cells; those of a cell depend only on its two
+        lengths.
+        """
         cells = list(cells)
         rows = self.samples_per_cell
         random = np.zeros((len(cells), rows, 2, max(map(max, cells))), dtype=np.uint32)
@@ -242,108 +262,3 @@ class Arithmetic(Task):
         tokens, answer = write_rows(lengths[:, 0], lengths[:, 1], random.reshape(len(lengths), -1))
         width = int(np.flatnonzero(answer.any(0))[-1]) + 1
         return next_tokens(tokens[:, :width], answer[:, :width])
-
-
-def sums_of(batch: Batch) -> list[bytes]:
-    """The tokens of each row, without EOS and padding."""
-    rows = batch["inputs"].byte().numpy()
-    return [row.tobytes().rstrip(bytes((PAD, EOS))) for row in rows]
-
-
-def row_length(digits: int) -> int:
-    """Tokens of the longest row: two operands, a sum of one digit more, ``+``, ``=`` and EOS."""
-    return 3 * digits + 4
-
-
-def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Write additions of operands of ``a`` and ``b`` digits, which ``random`` (rows, 2 n) gives.
-
-    With n = 2, a = 2 and b = 1, the operands 12 and 9 make ``21+9=12<eos>`` and two tokens of
-    padding; ``12<eos>`` is the answer.
-
-    Returns:
-        tokens (rows, 3 n + 4) uint8, right-padded, and which of them are the answer and its EOS.
-    """
-    rows = random.shape[0]
-    n = random.shape[1] // 2
-    place = np.arange(n + 1)
-    row = np.arange(rows)
-    operands = np.zeros((2, rows, n), dtype=np.uint8)
-    halves = (random[:, :n], random[:, n:])
-    for digits, length, words in zip(operands, (a, b), halves, strict=True):
-        digits[:] = uniform_ints(10, words) * (place[:n] < length[:, None])
-        # The most significant digit is not 0.
-        digits[row, length - 1] = uniform_ints(9, words[row, length - 1]) + 1
-    total = np.zeros((n + 1, rows), dtype=np.uint8)  # place by place: the carry runs over rows
-    total[:n] = operands.sum(0, dtype=np.uint8).T
-    for t in range(n):
-        carry = total[t] >= 10
-        total[t] -= 10 * carry.astype(np.uint8)
-        total[t + 1] += carry
-    longest = np.maximum(a, b)
-    c = longest + (total[longest, row] > 0)
-
-    sign = np.ones((rows, 1), dtype=np.uint8)
-    # The columns that a row may take, and how many of them it takes.
-    pieces = (
-        (operands[0] + ZERO, a),
-        (sign * PLUS, 1),
-        (operands[1] + ZERO, b),
-        (sign * EQUALS, 1),
-        (total.T + ZERO, c),
-        (sign * EOS, 1),
-    )
-    symbols = []
-    is_used = []
-    for columns, used in pieces:
-        symbols.append(columns)
-        is_used.append(np.arange(columns.shape[1]) < np.broadcast_to(used, rows)[:, None])
-    column = np.arange(3 * n + 4)
-    end = (a + b + c + 3)[:, None]
-    tokens = np.zeros((rows, 3 * n + 4), dtype=np.uint8)
-    tokens[column < end] = np.concatenate(symbols, 1)[np.concatenate(is_used, 1)]
-    return tokens, (column > (a + b + 1)[:, None]) & (column < end)
-
-
-def sum_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """How the arg-max of ``logits`` (B, T, V) fails, given the right answer so far.
-
-    Greedy decoding makes the same first mistake, and goes its own way only after it.
-
-    Returns:
-        ``fault`` (B,): the first mistake, 0 where there is none: 1, another token than EOS instead
-        of a digit; 2, EOS instead of a digit; 3, another token than EOS after the last digit.
-        ``forced`` (B,): whether all digits are right where EOS may not be chosen before their end,
-        and is given after it.
-    """
-    labelled = labels != IGNORE
-    of_digits = labelled & (labels != EOS)
-    chosen = logits.argmax(-1)
-    wrong = labelled & (chosen != labels)
-    kind = wrong * (1 + (of_digits & (chosen == EOS)).int() + 2 * ~of_digits)
-    fault = kind.gather(1, wrong.int().argmax(1, keepdim=True))[:, 0]
-    barred = logits.clone()
-    barred[..., EOS] = -torch.inf
-    forced = ((barred.argmax(-1) == labels) | ~of_digits).all(1)
-    return {"fault": fault.to(torch.int8), "forced": forced}
-
-
-def fault_metrics(
-    scores: Mapping[Any, RowScores], is_trained: Callable[[Any], bool]
-) -> dict[str, float]:
-    """``forced/<split>/exact_match`` in percent, and ``failures/<split>/<fault>``: the share of
-    wrong sums that begin with each fault, where there are wrong sums.
-
-    Trained sums with the faults 0, 0, 1, 3 give ``failures/id/wrong_digit`` = 50,
-    ``failures/id/eos_early`` = 0 and ``failures/id/eos_late`` = 50.
-    """
-    forced = {cell: {"exact_match": of_cell["forced"]} for cell, of_cell in scores.items()}
-    means = split_means(forced, ("exact_match",), is_trained)
-    metrics = {f"forced/{name}": value for name, value in means.items()}
-    for split, trained in (("id", True), ("ood", False)):
-        cells = [of["fault"] for cell, of in scores.items() if is_trained(cell) == trained]
-        faults = np.concatenate(cells) if cells else np.zeros(0)
-        for number, name in enumerate(FAULTS, 1) if faults.any() else ():
-            share = (faults[faults > 0] == number).mean()
-            metrics[f"failures/{split}/{name}"] = 100 * float(share)
-    return metrics

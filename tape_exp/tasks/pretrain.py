@@ -16,15 +16,11 @@ from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Optim
-from tape_exp.tasks.base import Model, Progress, epoch_samples
+from tape_exp.tasks.base import Model, Progress
+from tape_exp.tasks.interventions import INTERVENTIONS, interventions
+from tape_exp.tasks.loading import epoch_samples
 from tape_exp.tasks.perplexity import Windows, perplexity, perplexity_names
-from tape_exp.tasks.position_use import (
-    INTERVENTIONS,
-    factor_metrics,
-    factor_names,
-    interventions,
-    updates_positions,
-)
+from tape_exp.tasks.positional_state import factor_metrics, factor_names, updates_positions
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask
 
@@ -42,7 +38,7 @@ class Pretrain(TextTask):
     :func:`~tape_exp.tasks.perplexity.perplexity`; ``shift/attention``, in percent, by how much
     attention changes when position ids begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`);
     of TAPE ``state/…`` and ``causal/<intervention>/perplexity`` of the validation blocks
-    (:mod:`~tape_exp.tasks.position_use`).
+    (:mod:`~tape_exp.tasks.interventions`).
 
     Args:
         train_length: T.
@@ -111,6 +107,7 @@ class Pretrain(TextTask):
         return texts
 
     def prepare(self) -> None:
+        """Tokenise the corpus, its validation blocks and the test sets."""
         T = self.train_length
         self.corpus = self.tokens(self.text, "train", self.train_tokens)
         validation = self.tokens(self.validation, "validation", self.validation_rows * T + 1)
@@ -133,23 +130,25 @@ class Pretrain(TextTask):
             self.scored[name] = self.tokens(text, self.test_split, self.windows.needed)
 
     def fingerprint(self) -> str:
-        """A hash of the first samples, the validation blocks and the corpus."""
+        """Hash the first samples, the validation blocks and the corpus."""
         return short_hash([super().fingerprint(), self.corpus.fingerprint()])
 
     def test_fingerprint(self) -> str:
+        """Hash the test sets."""
         sets = {name: tokens.fingerprint() for name, tokens in self.scored.items()}
         return short_hash([json.dumps(sets, sort_keys=True)])
 
     def train_batch(self, first: int, count: int) -> Batch:
+        """Read blocks first … first + count - 1 of the stream."""
         return self.placed(self.text_batch(first, count), self.seed, first)
 
     def text_batch(self, first: int, count: int) -> Batch:
-        """Blocks of the corpus: so many from number ``first`` of the stream on."""
+        """Read blocks of the corpus: so many from number ``first`` of the stream on."""
         blocks = epoch_samples(self.seed, first, count, self.blocks)
         return _as_batch(self.corpus.blocks(blocks * self.train_length, self.train_length + 1))
 
     def placed(self, batch: Batch, seed: int, first: int) -> Batch:
-        """A batch with the positions of its rows, where these do not count tokens."""
+        """Add the positions of a batch's rows, where these do not count tokens."""
         if self.skip_to is None:
             return batch
         rows = range(first, first + len(batch["inputs"]))
@@ -157,10 +156,11 @@ class Pretrain(TextTask):
         return batch | {"positions": places}
 
     def validation_batches(self) -> list[Batch]:
+        """Return the validation blocks."""
         return self.all_placed(self._validation)
 
     def all_placed(self, batches: list[Batch]) -> list[Batch]:
-        """Batches of validation, which are the same for every seed, with their positions."""
+        """Add positions to batches of validation, which are the same for every seed."""
         placed = []
         first = 0
         for batch in batches:
@@ -169,6 +169,7 @@ class Pretrain(TextTask):
         return placed
 
     def metric_names(self) -> list[str]:
+        """Name the numbers of the test sets, and those that only TAPE has."""
         names = []
         for text in self.tests.values():
             names += perplexity_names(text.label, self.windows)
@@ -177,7 +178,9 @@ class Pretrain(TextTask):
         return names + factor_names(self.arch)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
-        """The perplexity on each test set at each length, and the error of shifted positions."""
+        """Measure perplexity on each test set at each length, and the error of shifted
+        positions.
+        """
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():
             label = self.tests[name].label
@@ -194,8 +197,8 @@ class Pretrain(TextTask):
         return Evaluation(metrics)
 
     def position_metrics(self, model: Model, limit: int | None = None) -> dict[str, float]:
-        """The state by layer, and the perplexity of the validation blocks with parts of the state
-        or of its update left out; means over tokens are those of these blocks.
+        """Measure the state by layer, and the perplexity of the validation blocks with parts of the
+        state or of its update left out; means over tokens are those of these blocks.
         """
         batches = self._validation[:limit]
         rows = []
@@ -218,9 +221,9 @@ class Pretrain(TextTask):
 
 
 def skipping_positions(seed: int, rows: range, length: int, span: int) -> torch.Tensor:
-    """Positions (rows, length) of PoSE with two pieces (Zhu et al., "PoSE: Efficient Context Window
-    Extension of LLMs via Positional Skip-wise Training", ICLR 2024): a model that is trained on
-    rows of ``length`` tokens sees the distances of ``span``.
+    """Draw positions (rows, length) of PoSE with two pieces (Zhu et al., "PoSE: Efficient Context
+    Window Extension of LLMs via Positional Skip-wise Training", ICLR 2024): a model that is trained
+    on rows of ``length`` tokens sees the distances of ``span``.
 
     The first piece has a uniform length from 1 to ⌈length / 2⌉ and begins at 0; the second is moved
     by a uniform number of places from 0 to span - length. Row k is a function of (seed, k). Unlike
@@ -236,6 +239,6 @@ def skipping_positions(seed: int, rows: range, length: int, span: int) -> torch.
 
 
 def _as_batch(rows: np.ndarray) -> Batch:
-    """Inputs and next-token labels of rows of T + 1 tokens."""
+    """Make inputs and next-token labels of rows of T + 1 tokens."""
     tokens = torch.from_numpy(rows)
     return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:]}

@@ -19,7 +19,8 @@ from tape_exp.models.generation import batched, generate, shared
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.schema import Arch, Count, Optim
-from tape_exp.tasks.base import Model, Progress, epoch_samples
+from tape_exp.tasks.base import Model, Progress
+from tape_exp.tasks.loading import epoch_samples
 from tape_exp.tasks.text import TextTask
 
 SCORED: Any = {"id": "answer"}, {"id": ["reference"]}  # whatever is scored has the same values
@@ -96,23 +97,26 @@ class Scrolls(TextTask):
             scrolls.room(example, self.tokenizer, self.max_length, self.reserved)
 
     def train_batch(self, first: int, count: int) -> Batch:
-        """Rows ``first`` … of the endless stream of epochs, each in an order of its own."""
+        """Make rows ``first`` … of the endless stream of epochs, each in an order of its own."""
         places = epoch_samples(self.seed, first, count, len(self.pairs))
         return default_collate([self._encoded(*self.pairs[place]) for place in places])
 
     def validation_batches(self) -> list[Batch]:
+        """Make the first rows of the validation split."""
         rows = [self._row(example, 0) for example in self.validation[: self.validation_rows]]
         return [default_collate(batch) for _, batch in batched(rows, self.rows_per_batch)]
 
     def fingerprint(self) -> str:
-        """A hash of the first samples, the validation rows, and every question and reference."""
+        """Hash the first samples, the validation rows, and every question and reference."""
         content = [(e.id, e.question, e.references) for e in (*self.examples, *self.validation)]
         return short_hash([super().fingerprint(), json.dumps(content)])
 
     def test_fingerprint(self) -> str:
+        """Hash the validation split."""
         return short_hash(map(repr, self.validation))
 
     def metric_names(self) -> list[str]:
+        """Name the scores of the set."""
         return score_names(self.dataset, Text(self.dataset, self.source).label)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
@@ -128,6 +132,7 @@ class Scrolls(TextTask):
         return Evaluation(metrics, tables={"predictions": table}, samples=samples)
 
     def _row(self, example: Example, reference: int) -> Batch:
+        """Make the row of an example and one of its references."""
         cut = (self.max_length, self.answer_limit, reference)
         return scrolls.as_row(*scrolls.encode(example, self.tokenizer, *cut), self.max_length - 1)
 
@@ -152,8 +157,8 @@ def answer(
     progress: Progress,
     limit: int | None,
 ) -> dict[str, str]:
-    """Id -> the greedy answer to a prompt, in batches in the order of the prompts; ``limit`` stops
-    after as many batches.
+    """Return the greedy answer to each prompt, by id, in batches in the order of the prompts;
+    ``limit`` stops after as many batches.
     """
 
     def answer_batch(ids: Sequence[str], first: int) -> dict[str, str]:
@@ -171,7 +176,7 @@ def answer(
 
 
 def score_names(dataset: str, label: str) -> list[str]:
-    """The metrics that :func:`scored` gives."""
+    """Name the metrics of :func:`scored`."""
     names = []
     for value in score(dataset, *SCORED)[0]:
         names += [f"{label}/{value}", f"{label}/{value}_low", f"{label}/{value}_high"]
@@ -181,8 +186,8 @@ def score_names(dataset: str, label: str) -> list[str]:
 def scored(
     dataset: str, label: str, examples: Sequence[Example], answers: Mapping[str, str]
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """The metrics ``<label>/<value>`` of answers to examples with the ends of their intervals, and
-    a row for each example.
+    """Score answers to examples: the metrics ``<label>/<value>`` with the ends of their intervals,
+    and a row for each example.
     """
     references = {example.id: example.references for example in examples}
     given = {example.id: answers[example.id] for example in examples}
@@ -204,5 +209,9 @@ def scored(
 
 
 def shortened(row: dict[str, Any], most: int = 600) -> dict[str, Any]:
-    """A row of a table whose texts are cut to so many characters."""
+    """Cut the texts of a row of a table to so many characters.
+
+    >>> shortened({"question": "Who came?", "f1": 50.0}, most=3)
+    {'question': 'Who', 'f1': 50.0}
+    """
     return {key: value[:most] if isinstance(value, str) else value for key, value in row.items()}

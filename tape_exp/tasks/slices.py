@@ -29,8 +29,8 @@ def samples_of(
     most: int,
     decode: Callable[[Sequence[int]], str],
 ) -> list[dict[str, str | bool]]:
-    """The first row of so many slices of a batch, from its shortest to its longest: question, right
-    answer, the model's answer, and whether it is right.
+    """Write the first row of so many slices of a batch, from its shortest to its longest: question,
+    right answer, the model's answer, and whether it is right.
     """
     rows = len(logits) // len(slices)
     count = min(most, len(slices))
@@ -56,12 +56,29 @@ def samples_of(
     return samples
 
 
+def require_labels(slices: Sequence[Any], batch: Batch) -> None:
+    """Raise :class:`ConfigError` where a test batch has no rows, or one of them has no label: it
+    would be scored, and as right.
+    """
+    unlabelled = (batch["labels"] == IGNORE).flatten(1).all(1)
+    if len(unlabelled) == 0:
+        raise ConfigError(f"the test batch of {list(slices)} has no rows.")
+    if unlabelled.any():
+        row = int(unlabelled.int().argmax())
+        raise ConfigError(
+            f"row {row} of the test batch of {list(slices)} has no label, and would count as "
+            "right; test_batches must leave it out, or label its answer."
+        )
+
+
 def split_scores(slices: Sequence[Any], scores: Mapping[str, Tensor]) -> list[SliceScores]:
     """Divide the scores of a batch's rows equally among its slices, in their order.
 
-    Slices 3 and 5 and ``{"exact_match": [1, 0, 1, 1]}`` give ``(3, {"exact_match": [1, 0]})`` and
-    ``(5, {"exact_match": [1, 1]})``. Raises :class:`ConfigError` where a slice would have more rows
-    than another.
+    >>> split_scores([3, 5], {"exact_match": torch.tensor([1, 0, 1, 1])})
+    [(3, {'exact_match': tensor([1, 0])}), (5, {'exact_match': tensor([1, 1])})]
+
+    Raises:
+        ConfigError: a slice would have more rows than another.
     """
     chunks = {}
     for measure, values in scores.items():
@@ -94,6 +111,7 @@ def gather_scores(pairs: Iterable[SliceScores]) -> dict[Any, RowScores]:
 
 
 def _concatenated(chunks: Sequence[RowScores]) -> RowScores:
+    """Join the scores of the rows of a slice that several batches have."""
     scores = {}
     for measure in chunks[0]:
         scores[measure] = np.concatenate([chunk[measure] for chunk in chunks])
@@ -101,31 +119,38 @@ def _concatenated(chunks: Sequence[RowScores]) -> RowScores:
 
 
 def next_tokens(rows: np.ndarray, answer: np.ndarray) -> Batch:
-    """Inputs (B, T) and labels of rows of tokens (B, T + 1), scored where ``answer`` is true."""
+    """Make inputs (B, T) and labels of rows of tokens (B, T + 1), scored where ``answer`` is true.
+
+    >>> batch = next_tokens(np.array([[5, 6, 7]]), np.array([[False, False, True]]))
+    >>> batch["inputs"].tolist(), batch["labels"].tolist()
+    ([[5, 6]], [[-100, 7]])
+    """
     tokens = torch.from_numpy(rows).long()
     scored = torch.from_numpy(answer[:, 1:])
     return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~scored, IGNORE)}
 
 
 def padded(rows: Sequence[Row], width: int) -> Batch:
-    """The batch of rows, padded on the right to ``width`` tokens."""
-    tokens, scored = np.zeros((2, len(rows), width), dtype=np.int64)
+    """Make the batch of rows, padded with 0 on the right to ``width`` tokens."""
+    tokens = np.zeros((len(rows), width), dtype=np.int64)
+    scored = np.zeros((len(rows), width), dtype=bool)
     for i, (row, marks) in enumerate(rows):
         if len(row) > width:
             raise ValueError(f"a row has {len(row)} tokens, and others at most {width}: see width.")
         tokens[i, : len(row)] = row
         scored[i, : len(row)] = marks
-    return next_tokens(tokens, scored.astype(bool))
+    return next_tokens(tokens, scored)
 
 
 def row_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """How right the arg-max of ``logits`` (B, T, V) is at the labelled positions of each row.
+    """Score how right the arg-max of ``logits`` (B, T, V) is at the labelled positions of each row.
 
     Greedy decoding writes the whole answer if and only if, given the right answer so far, the
     arg-max is right at every position of it: one forward pass scores a row at once.
 
-    Returns ``exact_match`` (B,), whether it is right at all of them, and ``token_accuracy`` (B,),
-    the share of them at which it is.
+    Returns:
+        ``exact_match`` (B,), whether it is right at all of them, and ``token_accuracy`` (B,), the
+        share of them at which it is. A row without labels has True and 0.
     """
     labelled = labels != IGNORE
     right = (logits.argmax(-1) == labels) & labelled
@@ -134,7 +159,11 @@ def row_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def splits_of(slices: Iterable[Any], is_trained: Callable[[Any], bool]) -> list[str]:
-    """Which of ``id`` and ``ood`` have slices."""
+    """List which of ``id`` and ``ood`` have slices.
+
+    >>> splits_of([4, 8, 16], lambda length: length <= 8)
+    ['id', 'ood']
+    """
     trained = set(map(is_trained, slices))
     splits = []
     if True in trained:
@@ -145,7 +174,7 @@ def splits_of(slices: Iterable[Any], is_trained: Callable[[Any], bool]) -> list[
 
 
 def split_names(measures: Sequence[str], splits: Sequence[str]) -> list[str]:
-    """What :func:`split_means` calls its numbers, of the splits that have slices."""
+    """Name the numbers of :func:`split_means`, of the splits that have slices."""
     names = []
     for split, measure in itertools.product(splits, measures):
         names += [f"{split}/{measure}", f"{split}/{measure}_stderr"]
@@ -155,19 +184,23 @@ def split_names(measures: Sequence[str], splits: Sequence[str]) -> list[str]:
 def split_means(
     scores: Mapping[Any, RowScores], measures: Sequence[str], is_trained: Callable[[Any], bool]
 ) -> dict[str, float]:
-    """Means over the slices in percent, every slice weighing the same, and their standard errors.
+    """Average over the slices, in percent, every slice weighing the same, with standard errors.
 
     ``test/<measure>`` is over all slices, ``id/<measure>`` over those that training shows,
     ``ood/<measure>`` over the others, each with ``…_stderr``. A split without slices is left out.
 
-    Of slices 2 (trained), with rows right, right, and 4, with rows right, wrong, ``test/…`` is
-    (100 + 50) / 2 = 75, ``id/…`` 100 and ``ood/…`` 50.
+    >>> scores = {2: {"right": np.array([1, 1])}, 4: {"right": np.array([1, 0])}}
+    >>> means = split_means(scores, ["right"], lambda length: length <= 2)
+    >>> means["test/right"], means["id/right"], means["ood/right"]
+    (75.0, 100.0, 50.0)
     """
     slices = sorted(scores)
     trained = np.array(list(map(is_trained, slices)))
     metrics = {}
     for split, inside in (("test", trained | True), ("id", trained), ("ood", ~trained)):
-        for measure in measures if inside.any() else ():
+        if not inside.any():
+            continue
+        for measure in measures:
             means, variances = _means_and_variances([scores[name][measure] for name in slices])
             # Slices are independent and fixed: the variance of their mean is the mean of their own
             # variances, over their number.
@@ -178,7 +211,7 @@ def split_means(
 
 
 def _means_and_variances(slices: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Of each slice the mean of its rows, and the variance of that mean.
+    """Return of each slice the mean of its rows, and the variance of that mean.
 
     The population variance mean(x²) - mean(x)² is written so that it is p (1 - p) of a measure that
     is 0 or 1, without rounding.
@@ -200,7 +233,9 @@ def slice_heatmap(
     axes: Mapping[str, Sequence[int]],
     is_trained: Callable[[Any], bool],
 ) -> Heatmap | None:
-    """Each slice's mean in percent (NaN: not scored): measures by length, or a grid of pairs."""
+    """Draw each slice's mean in percent (NaN: not scored): measures by length, or a grid of
+    pairs.
+    """
     if not axes:
         return None
     if len(axes) == 2:
@@ -226,7 +261,7 @@ def _grid_of_pairs(
     axes: Mapping[str, Sequence[int]],
     is_trained: Callable[[Any], bool],
 ) -> Heatmap:
-    """One measure of pairs of lengths."""
+    """Draw one measure of pairs of lengths."""
     (row_label, first), (column_label, second) = axes.items()
     values = np.zeros((len(first), len(second)))
     for row, a in enumerate(first):
@@ -246,10 +281,11 @@ def _grid_of_pairs(
 
 
 def _percent(scores: Mapping[Any, RowScores], cell: Any, measure: str) -> float:
+    """Return the mean of a slice's rows, or NaN where the slice is not scored."""
     return 100 * float(scores[cell][measure].mean()) if cell in scores else np.nan
 
 
 def _names(lengths: Sequence[int]) -> list[str]:
-    """None are needed of 1, 2, …, which is how a heatmap counts."""
+    """Name the lengths of an axis, but for 1, 2, …, which is how a heatmap counts by itself."""
     plain = list(lengths) == list(range(1, len(lengths) + 1))
     return [] if plain else list(map(str, lengths))

@@ -12,7 +12,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.models.places import Places
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.arithmetic import VOCABULARY
+from tape_exp.tasks.sums import VOCABULARY
 from tests.conftest import make_decoder, make_position
 
 SUMS = ("12+9=03", "7+805=505<eos>")  # 21 + 9 = 30; 7 + 508 = 515, with a wrong answer

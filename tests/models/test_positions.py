@@ -21,7 +21,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.arithmetic import row_length
+from tape_exp.tasks.sums import row_length
 from tests.conftest import (
     EVERY_MODEL,
     MODELS,

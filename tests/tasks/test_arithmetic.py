@@ -8,13 +8,13 @@ import torch
 
 from tape_exp.data.batch import IGNORE
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.arithmetic import (
+from tape_exp.tasks.arithmetic import Arithmetic
+from tape_exp.tasks.sums import (
     EOS,
     EQUALS,
     FAULTS,
     PAD,
     VOCABULARY,
-    Arithmetic,
     row_length,
     sum_scores,
     sums_of,

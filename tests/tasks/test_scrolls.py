@@ -8,7 +8,7 @@ from tape_exp.data import scrolls
 from tape_exp.data.batch import IGNORE
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
-from tape_exp.tasks.base import epoch_order
+from tape_exp.tasks.loading import epoch_order
 from tape_exp.training.from_config import make_decoder, make_task
 from tape_exp.training.module import OnDevice
 from tests.conftest import SMALL, silent

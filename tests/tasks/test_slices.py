@@ -98,6 +98,16 @@ def test_slices_of_a_batch_have_as_many_rows_as_each_other(rows):
         Copy([([2, 4, 8], ones(4, rows=rows))]).evaluate(model, silent)
 
 
+@pytest.mark.parametrize("rows", [0, 4])
+def test_a_test_row_without_a_label_is_refused(rows):
+    """It would be right whatever the model says."""
+    batch = ones(2, rows)
+    batch["labels"][-1:] = IGNORE
+    words = "row 3 of the test batch of .* has no label" if rows else "has no rows"
+    with pytest.raises(ConfigError, match=words):
+        Copy([(2, batch)]).evaluate(model, silent)
+
+
 def test_the_error_of_yes_and_no_is_free_of_rounding():
     scores = {n: {"exact_match": np.arange(30) < n} for n in (7, 11)}
     rates = np.array([7 / 30, 11 / 30])

@@ -14,18 +14,16 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.tasks.position_use import (
+from tape_exp.tasks.interventions import (
     FACTORS,
     INTERVENTIONS,
     RESETS,
-    factor_metrics,
-    factor_names,
     interventions,
     mean_factors,
-    state_metrics,
     with_factors,
     without,
 )
+from tape_exp.tasks.positional_state import factor_metrics, factor_names, state_metrics
 from tape_exp.training.module import OnDevice
 from tests.conftest import EVERY_MODEL, make_decoder, silent
 
