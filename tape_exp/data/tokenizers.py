@@ -67,11 +67,13 @@ class Tokenization:
         return Tokenizer(backend, self)
 
     def _of_file(self) -> "Tokenizer":
+        """Load the file that ``path`` names."""
         if self.path is None:
             raise ConfigError("task.tokenizer.kind=file needs task.tokenizer.path.")
         return self.load(Path(self.path).expanduser())
 
     def _of_hub(self) -> "Tokenizer":
+        """Load the files of the repository that ``path`` names."""
         file = "tokenizer.json"
         folder = download(
             str(self.path),
@@ -83,6 +85,7 @@ class Tokenization:
         return self.load(folder)
 
     def _of_corpus(self, text: Text, cache: Path) -> "Tokenizer":
+        """Load the BPE of the corpus from the cache, trained first where it is not there yet."""
         key = short_hash([f"{text.fingerprint('train')} {self} 1"])[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
         if not path.exists():
@@ -110,6 +113,7 @@ class Tokenization:
         return Tokenizer(backend, self, named_in(path.parent))
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
+        """Train a BPE on the beginning of the corpus."""
         log.info("Training a BPE of %d tokens on %s.", self.vocab, text.label)
         began = time.monotonic()
         tokenizer = _byte_level(self)
@@ -139,13 +143,13 @@ class Named:
     added: tuple[tuple[int, tokenizers.AddedToken], ...] = ()
 
     def config(self) -> str:
-        """The ``tokenizer_config.json`` of a tokenizer that has the added ones itself."""
+        """Write the ``tokenizer_config.json`` of a tokenizer that has the added ones itself."""
         tokens = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad}
         return json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **tokens}, indent=2) + "\n"
 
 
 def named_in(folder: Path) -> Named | None:
-    """What the files of a tokenizer name; None where there is only its ``tokenizer.json``."""
+    """Read what the files of a tokenizer name; None where there is only its ``tokenizer.json``."""
     if not (folder / NAMES).is_file():
         return None
     tokenizer = of_transformers(folder)
@@ -160,7 +164,7 @@ def named_in(folder: Path) -> Named | None:
 
 
 def of_transformers(folder: Path) -> Any:
-    """The tokenizer that transformers reads in a folder; nothing of it is run."""
+    """Load the tokenizer of a folder as transformers reads it; nothing of it is run."""
     from transformers import AutoTokenizer
 
     try:
@@ -172,15 +176,16 @@ def of_transformers(folder: Path) -> Any:
 
 
 class Tokenizer:
-    """A tokenizer with the ids of its two special tokens, of those before a prompt (``begin``), and
-    of those that end an answer (``ends``).
+    """A tokenizer with the ids of its two special tokens (``bos``, ``eos``), of those before a
+    prompt (``begin``), and of those that end an answer (``ends``).
 
     A text of a corpus and the text of a prompt follow different rules. In a document, and in an
     answer that is trained, ``<s>`` is three letters: what it says neither begins a document nor
     ends an answer (:meth:`encode_documents`). In a prompt it is the token, as in the libraries that
     models are used with, so that the form of a chat can be written out (:meth:`encode_prompt`).
-
-    ``embedded`` is the number of tokens that the model has; a prompt may hold no further ones.
+    ``embedded`` is the number of tokens that the model has, by :meth:`serve`, and until then that
+    of the tokenizer; a prompt may hold no further ones. ``needed`` are those that documents and
+    answers have. ``fingerprint`` names what decides the ids.
     """
 
     def __init__(
@@ -191,24 +196,14 @@ class Tokenizer:
     ) -> None:
         for place, token in named.added if named else ():
             _add(backend, place, token)
-        ids: list[int] = []
-        special_tokens = [("bos", settings.bos), ("eos", settings.eos)]
-        special_tokens += [("stops", stop) for stop in settings.stops]
-        for key, name in special_tokens:
-            number = backend.token_to_id(name)
-            if number is None:
-                raise ConfigError(
-                    f"task.tokenizer.{key}={literal(name)}: the tokenizer has no such token; name "
-                    f"one that it has, in quotes: \"task.tokenizer.{key}='<s>'\"."
-                )
-            ids.append(number)
         # Both would change what a document becomes: cut short, or filled up with padding.
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
         self.named = named
-        self.bos, self.eos, *_ = ids
-        self.ends = ids[1:]
+        self.bos = _special(backend, "bos", settings.bos)
+        self.eos = _special(backend, "eos", settings.eos)
+        self.ends = [self.eos, *(_special(backend, "stops", stop) for stop in settings.stops)]
         self.begin = [self.bos] if settings.add_bos else []
         # A text begins as prompts here do wherever the tokenizer.json is used.
         begun = f"{settings.bos} " if self.begin else ""
@@ -216,38 +211,42 @@ class Tokenizer:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{begun}$A", pair=f"{begun}$A $B", special_tokens=begins
         )
-        self.vocab = self.embedded = backend.get_vocab_size()
-        # No document has a special token: one that was added, as `<pad>`, needs no embedding.
-        added = backend.get_added_tokens_decoder().items()
-        special = {number for number, token in added if token.special}
-        self.needed = 1 + max({*backend.get_vocab().values()} - special | {*ids})
-        # The JSON without what does not change the ids, so that it names the tokenizer wherever it
-        # lies.
-        content = json.loads(backend.to_str())
-        deciding = [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
-        self.fingerprint = short_hash([json.dumps(deciding)])
+        self.vocab = backend.get_vocab_size()
+        self.embedded = self.vocab
+        self.needed = _needed(backend, [self.bos, *self.ends])
+        self.fingerprint = _fingerprint(backend)
+
+    def serve(self, embedded: int, bos_ends: bool) -> None:
+        """Take what the model says that reads the ids: how many tokens it has, and whether it ends
+        an answer by BOS too, where it begins another document.
+        """
+        self.embedded = embedded
+        if bos_ends:
+            self.ends = [*dict.fromkeys([*self.ends, self.bos])]
 
     @property
     def prefix(self) -> int:
-        """What precedes a text without a context in lm-eval, as in its ``HFLM``: BOS, or EOS where
-        the tokenizer's files name no BOS, as Qwen's do not.
+        """Return what precedes a text without a context in lm-eval, as in its ``HFLM``: BOS, or EOS
+        where the tokenizer's files name no BOS, as Qwen's do not.
         """
         name = self.named and (self.named.bos or self.named.eos)
         token = self.backend.token_to_id(name) if name else None
         return self.bos if self.begin or token is None else token
 
     def encode_documents(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of texts of a corpus, without BOS; in parallel over the cores."""
+        """Return the ids of texts of a corpus, without BOS; in parallel over the cores."""
         self.backend.encode_special_tokens = True
         encodings = self.backend.encode_batch_fast([*texts], add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Ids of a prompt. It begins with ``begin``, once: also where the text says so itself."""
+        """Return the ids of a prompt. It begins with ``begin``, once: also where the text says so
+        itself.
+        """
         return self.begun(self.pieces(text, prompt=True).ids)
 
     def chat(self, template: str, turns: list[dict[str, str]], answers: bool = True) -> str:
-        """The text of a prompt for turns of a chat (``role`` and ``content``), by transformers.
+        """Write the prompt for turns of a chat (``role`` and ``content``), by transformers.
 
         Args:
             template: the Jinja template that a model has.
@@ -272,7 +271,7 @@ class Tokenizer:
 
     @cached_property
     def _with_template(self) -> Any:
-        """The tokenizer of transformers, for the names of special tokens in a template."""
+        """Make the tokenizer of transformers, for the names of special tokens in a template."""
         from transformers import PreTrainedTokenizerFast
 
         bos = self.backend.id_to_token(self.bos)
@@ -283,14 +282,14 @@ class Tokenizer:
         return PreTrainedTokenizerFast(tokenizer_object=self.backend, bos_token=bos, eos_token=eos)
 
     def begun(self, ids: Sequence[int]) -> list[int]:
-        """The ids of a prompt's text as a prompt begins."""
+        """Return the ids of a prompt's text as a prompt begins."""
         before = [] if [*ids[: len(self.begin)]] == self.begin else self.begin
         return [*before, *ids]
 
     def pieces(self, text: str, prompt: bool) -> tokenizers.Encoding:
-        """Ids of a text, by the rule of a prompt or of a document, and where in it each is; nothing
-        is put before it. Raises :class:`ConfigError` where a prompt says a token that the model
-        does not have.
+        """Return the ids of a text, by the rule of a prompt or of a document, and where in it each
+        is; nothing is put before it. Raises :class:`ConfigError` where a prompt says a token that
+        the model does not have.
         """
         self.backend.encode_special_tokens = not prompt
         encoding = self.backend.encode(as_utf8(text), add_special_tokens=False)
@@ -303,15 +302,49 @@ class Tokenizer:
         return encoding
 
     def decode(self, ids: "np.ndarray | list[int]") -> str:
+        """Return the text of ids, without special tokens."""
         return self.backend.decode(list(map(int, ids)))
 
     @property
     def dtype(self) -> type:
-        """The smallest integer that holds an id."""
+        """Return the smallest type of integer that holds an id."""
         return np.uint16 if self.vocab <= 1 << 16 else np.uint32
 
     def save(self) -> str:
+        """Return the content of its ``tokenizer.json``."""
         return self.backend.to_str()
+
+
+def _special(backend: tokenizers.Tokenizer, key: str, name: str) -> int:
+    """Return the id of a special token that a key of the settings names."""
+    number = backend.token_to_id(name)
+    if number is None:
+        raise ConfigError(
+            f"task.tokenizer.{key}={literal(name)}: the tokenizer has no such token; name "
+            f"one that it has, in quotes: \"task.tokenizer.{key}='<s>'\"."
+        )
+    return int(number)
+
+
+def _needed(backend: tokenizers.Tokenizer, named: Sequence[int]) -> int:
+    """Return how many tokens a model must have: all up to the last of those that documents and
+    answers have.
+
+    No document has a special token but the ``named`` ones: one that was added, as ``<pad>``, needs
+    no embedding.
+    """
+    added = backend.get_added_tokens_decoder().items()
+    special = {number for number, token in added if token.special}
+    return 1 + max({*backend.get_vocab().values()} - special | {*named})
+
+
+def _fingerprint(backend: tokenizers.Tokenizer) -> str:
+    """Hash the JSON without what does not change the ids, so that it names the tokenizer wherever
+    it lies.
+    """
+    content = json.loads(backend.to_str())
+    deciding = [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
+    return short_hash([json.dumps(deciding)])
 
 
 def _add(backend: tokenizers.Tokenizer, number: int, token: tokenizers.AddedToken) -> None:
@@ -329,7 +362,7 @@ def _add(backend: tokenizers.Tokenizer, number: int, token: tokenizers.AddedToke
 
 
 def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
-    """A BPE over bytes: no text is unknown to it, and decoding gives back every byte."""
+    """Make a BPE over bytes: no text is unknown to it, and decoding gives back every byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {t: n for n, t in enumerate([settings.bos, settings.eos, *alphabet])}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))
@@ -340,7 +373,7 @@ def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
 
 
 def _beginning(text: Text, limit: int) -> Iterator[str]:
-    """Training documents until ``limit`` characters are reached."""
+    """Yield training documents until ``limit`` characters are reached."""
     seen = 0
     for document in text.documents("train"):
         yield document[: limit - seen]

@@ -63,13 +63,13 @@ class TextTask(Task):
                 "model by resize_token_embeddings of transformers."
             )
         self.size_vocabulary(self.arch.vocab or tokenizer.vocab)
-        tokenizer.embedded = self.arch.vocab
-        if not self.published:  # what a model writes ends where it begins another document
-            tokenizer.ends = [*dict.fromkeys([*tokenizer.ends, tokenizer.bos])]
+        tokenizer.serve(self.arch.vocab, bos_ends=not self.published)
         self.tokenizer = tokenizer
 
     def _tokenizer(self) -> Tokenizer:
-        """The checkpoint's, or the one of the settings, which must then be the same."""
+        """Load the checkpoint's tokenizer, or make that of the settings, which must then be the
+        same.
+        """
         checkpoint = self.run_context.checkpoint
         stored = checkpoint_info.file_beside(checkpoint, "tokenizer.json") if checkpoint else None
         if stored is not None:
@@ -93,15 +93,17 @@ class TextTask(Task):
         """Tokenise what the task reads."""
 
     def trained_tokens(self) -> int:
-        """The longest row that the weights have seen, as the run or the Llama that they are of says
-        where nothing is trained here; ``train_length`` where neither does.
+        """Return the length of the longest row that the weights have seen, as the run or the Llama
+        that they are of says where nothing is trained here; ``train_length`` where neither does.
         """
-        begun = None if self.trains else self.run_context.checkpoint
-        return (checkpoint_info.trained_length(begun) if begun else None) or self.train_length
+        begun = self.run_context.checkpoint
+        if self.trains or begun is None:
+            return self.train_length
+        return checkpoint_info.trained_length(begun) or self.train_length
 
     @property
     def published(self) -> bool:
-        """Whether the weights are those of a Llama that nothing is trained on here. Published
+        """Say whether the weights are those of a Llama that nothing is trained on here. Published
         models have learnt to begin from BOS and never to write it. Models that are trained here
         learn from blocks of documents, in which it separates them.
         """
@@ -110,35 +112,41 @@ class TextTask(Task):
 
     @property
     def unscored(self) -> int | None:
-        """A token that perplexity reads and does not score: the BOS between documents, which
-        neither transformers nor lm-eval asks a published model for. Of others every token counts.
+        """Return the token that perplexity reads and does not score: the BOS between documents,
+        which neither transformers nor lm-eval asks a published model for. Of others every token
+        counts.
         """
         return self.tokenizer.bos if self.published else None
 
     def tokens(self, text: Text, split: Split, needed: int | None = None) -> Tokens:
+        """Read the tokens of a split, as many as are needed (:func:`tokenise`)."""
         return tokenise(text, split, self.tokenizer, self.run_context.cache, needed)
 
     @property
     def eos(self) -> int:
+        """Return the token that ends an answer."""
         return self.tokenizer.eos
 
     @property
     def stop_tokens(self) -> Sequence[int]:
-        """EOS, what else ends an answer of a Llama, and of other models the BOS with which they
-        begin another document.
+        """List EOS, what else ends an answer of a Llama, and of other models the BOS with which
+        they begin another document.
         """
         return self.tokenizer.ends
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt (:meth:`~tape_exp.data.tokenizers.Tokenizer.encode_prompt`)."""
+        """Return the ids of a prompt
+        (:meth:`~tape_exp.data.tokenizers.Tokenizer.encode_prompt`).
+        """
         return self.tokenizer.encode_prompt(text)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
         return self.tokenizer.decode([*ids])
 
     def assets(self) -> dict[str, str]:
-        """The tokenizer, for tasks that begin from the run, the special tokens that its files name,
-        and a Llama's template of a chat.
+        """Return the tokenizer, for tasks that begin from the run, the special tokens that its
+        files name, and a Llama's template of a chat.
         """
         begun = self.run_context.checkpoint
         template = checkpoint_info.chat_template(begun) if begun else None
@@ -151,11 +159,12 @@ class TextTask(Task):
         return files
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands and what it is a stream of, for the checkpoint."""
+        """Return where the stream stands and what it is a stream of, for the checkpoint."""
         what = {"tokenizer": self.tokenizer.fingerprint, "data": self.fingerprint()}
         return super().state_dict() | what
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise :class:`ConfigError` where the checkpoint is of another tokenizer or other data."""
         if state["tokenizer"] != self.tokenizer.fingerprint:
             what = "with another tokenizer than task.tokenizer now gives"
         elif state["data"] != self.fingerprint():
@@ -198,6 +207,7 @@ class Analysis(TextTask):
         self.rows = rows
 
     def prepare(self) -> None:
+        """Read the sample. Raises :class:`ConfigError` where the text is too short for it."""
         needed = self.rows * self.length
         tokens = self.tokens(self.text, self.split, needed)
         if len(tokens) < needed:
@@ -208,4 +218,5 @@ class Analysis(TextTask):
         self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
 
     def fingerprint(self) -> str:
+        """Hash the sample."""
         return short_hash([self.sample.numpy().tobytes()])
