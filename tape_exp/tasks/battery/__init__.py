@@ -27,13 +27,18 @@ PROBLEMS: dict[str, Any] = {
 
 
 class Battery(SequenceTask):
-    """The class of :data:`PROBLEMS` that ``problem`` names, with the settings of
-    :class:`~tape_exp.tasks.sequences.SequenceTask`; docs/battery.md lists them.
+    """The one name of all problems in a config: ``Battery(problem="sort", …)`` is a ``Sort(…)``, as
+    ``pathlib.Path(…)`` is a ``PosixPath``. There are no objects of this class itself.
+
+    Args:
+        problem: a key of :data:`PROBLEMS`; docs/battery.md lists them.
+        settings: those of :class:`~tape_exp.tasks.sequences.SequenceTask`.
     """
 
     def __new__(cls, problem: str, **settings: Any) -> Any:
+        """Make the task of a problem."""
         one_of("task.problem", problem, PROBLEMS)
         return PROBLEMS[problem](**settings)
 
     def __init__(self, problem: str, **settings: Any) -> None:
-        """What a config may set; :meth:`__new__` makes an object of another class."""
+        """Tell which keys a config may set, by the signature; :meth:`__new__` makes the object."""

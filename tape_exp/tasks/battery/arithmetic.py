@@ -36,11 +36,12 @@ class BinaryAddition(SequenceTask):
         return f"{first}{self.symbols[0]}{second}=", f"{self.result(a, b):b}"[::-1]
 
     def operand(self, bits: int, rng: Draws) -> tuple[int, str]:
-        """A number above 0, and how it is written."""
+        """Draw a number above 0, and write it: 6 in four bits is ``0110``."""
         number = 1 + rng.large(2**bits - 1)
         return number, f"{number:0{bits}b}"[::-1]
 
     def result(self, a: int, b: int) -> int:
+        """Compute what is asked for."""
         return a + b
 
 
@@ -106,12 +107,17 @@ class Multiplication(SequenceTask):
         return 2 + 2 * (n // 9 + 2)  # two numbers, with 32 bits to spare
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        powers = (10 ** (n - 1), 10 ** rng.below(n))
-        swap = rng.below(2)
-        longer, other = rng.split(2)
-        first = powers[0] + longer.large(9 * powers[0])
-        second = powers[1] + other.large(9 * powers[1])
-        if swap:
-            first, second = second, first
-        prompt = f"{str(first)[::-1]}*{str(second)[::-1]}="
-        return prompt, str(first * second)[::-1]
+        other_digits = 1 + rng.below(n)
+        is_swapped = rng.below(2)
+        of_longer, of_other = rng.split(2)
+        factors = [number_of(n, of_longer), number_of(other_digits, of_other)]
+        if is_swapped:
+            factors.reverse()
+        prompt = f"{str(factors[0])[::-1]}*{str(factors[1])[::-1]}="
+        return prompt, str(factors[0] * factors[1])[::-1]
+
+
+def number_of(digits: int, rng: Draws) -> int:
+    """Draw a number of so many digits."""
+    least = 10 ** (digits - 1)
+    return int(least + rng.large(9 * least))

@@ -27,7 +27,7 @@ class Dyck(SequenceTask):
     ends = False
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        """A word from left to right.
+        """Draw a word from left to right.
 
         With r brackets to come at depth h, of which k = (r - h) / 2 open, the next one opens in a
         share (h + 2) k / ((h + 1) r) of the words (Arnold and Sleep, 1980).
@@ -73,16 +73,21 @@ class ModularArithmetic(SequenceTask):
 
 
 def expression(n: int, rng: Draws) -> tuple[str, int]:
-    """An expression of so many symbols, and its value."""
+    """Draw an expression of so many symbols, and compute its value.
+
+    Of four symbols it is as ``(-2)``, whose value is 3; of seven as ``(4*(3))``, whose value is 2.
+    """
     if n < 5:
         digit = rng.below(MODULUS)
         text = (f"{digit}", f"-{digit}", f"({digit})", f"(-{digit})")[n - 1]
-        return text, -digit % MODULUS if n in (2, 4) else digit
+        value = -digit % MODULUS if "-" in text else digit
+        return text, value
     split = 1 + rng.below(n - 4)
-    operator = rng.below(3)
+    operator = "+-*"[rng.below(3)]
     left, a = expression(split, rng)
     right, b = expression(n - 3 - split, rng)
-    return f"({left}{'+-*'[operator]}{right})", (a + b, a - b, a * b)[operator] % MODULUS
+    values = {"+": a + b, "-": a - b, "*": a * b}
+    return f"({left}{operator}{right})", values[operator] % MODULUS
 
 
 class StackManipulation(SequenceTask):

@@ -73,28 +73,34 @@ class AssociativeRecall(SequenceTask):
     ends = False
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        keys, values, queries = rng.split(3)
-        pairs = []
-        for key, value in zip(distinct(WORDS, n, keys), distinct(WORDS, n, values), strict=True):
-            pairs.append((f"k{key}", f"v{value}"))
-        answers = [pairs[i] for i in query_order(n, queries)]
-        return sum(pairs, ()), sum(answers, ())
+        of_keys, of_values, of_queries = rng.split(3)
+        keys = distinct(WORDS, n, of_keys)
+        values = distinct(WORDS, n, of_values)
+        shown: list[str] = []
+        for key, value in zip(keys, values, strict=True):
+            shown += [f"k{key}", f"v{value}"]
+        asked: list[str] = []
+        for pair in query_order(n, of_queries):
+            asked += [f"k{keys[pair]}", f"v{values[pair]}"]
+        return shown, asked
 
     def scored(self, answer: Sequence[str]) -> Sequence[bool]:
         return [symbol[0] == "v" for symbol in answer]
 
 
 def distinct(limit: int, count: int, rng: Draws) -> list[int]:
-    """Different integers in 0 … limit - 1: a shuffle's first steps."""
+    """Draw different integers in 0 … limit - 1, by a shuffle's first steps."""
     pool = list(range(limit))
+    chosen = []
     for i in range(count):
         other = i + rng.below(limit - i)
-        pool[other], pool[i] = pool[i], pool[other]
-    return pool[:count]
+        chosen.append(pool[other])
+        pool[other] = pool[i]  # which is not drawn any more at its own place
+    return chosen
 
 
 def query_order(count: int, rng: Draws) -> list[int]:
-    """Which pair is asked for at each slot.
+    """Draw which pair is asked for at each slot.
 
     Times of arrival are exponential with the slots' weights as rates; then their order is that of
     draws without replacement. Pair i is asked for at the i-th slot to arrive.
@@ -150,10 +156,8 @@ class FlipFlop(SequenceTask):
     shortest = 2
     ends = False
     ignore = 0.8
-    tested_ignore: ClassVar[dict[str, float]] = {
-        "sparse": 0.98,
-        "dense": 0.1,
-    }  # ``ignore`` of each slice
+    # Slice -> its ``ignore``
+    tested_ignore: ClassVar[dict[str, float]] = {"sparse": 0.98, "dense": 0.1}
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -162,34 +166,37 @@ class FlipFlop(SequenceTask):
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
         random = rng.words(2 * n).tolist()
-        row = []
+        row: list[str] = []
         written = ""
         for i in range(n):
-            share = random[2 * i] / 2**32
+            kind = self.kind(i, n, random[2 * i] / 2**32)
             bit = "01"[random[2 * i + 1] >> 31]
-            writes = i == 0 or share < (1 + self.ignore) / 2
-            ignores = share < self.ignore
-            if i == n - 1:
-                kind = "r"
-            elif ignores and i:
-                kind = "i"
-            else:
-                kind = "w" if writes else "r"
             if kind == "w":
                 written = bit
             row += [kind, written if kind == "r" else bit]
         return "", row
 
+    def kind(self, i: int, n: int, share: float) -> str:
+        """Choose instruction i of n, from a uniform number in 0 … 1."""
+        if i == n - 1:
+            return "r"
+        if i == 0:
+            return "w"
+        if share < self.ignore:
+            return "i"
+        return "w" if share < (1 + self.ignore) / 2 else "r"
+
     def scored(self, answer: Sequence[str]) -> Sequence[bool]:
         return [i > 0 and answer[i - 1] == "r" for i in range(len(answer))]
 
     def variant(self, slice_: Any) -> SequenceTask:
-        """The task with the share of ignored bits that the slice has."""
+        """Return the task with the share of ignored bits that the slice has."""
         task = copy.copy(self)
         task.ignore = self.tested_ignore.get(slice_, self.ignore)
         return task
 
     def test_batches(self) -> list[tuple[Any, Batch]]:
+        """Make those of each length, and of the trained length those of other distributions."""
         n = self.trained_length
         batches = super().test_batches()
         for name in self.tested_ignore:
@@ -197,10 +204,11 @@ class FlipFlop(SequenceTask):
         return batches
 
     def metric_names(self) -> list[str]:
+        """Name the metrics of all lengths, and those of the other distributions."""
         return [*super().metric_names(), *split_names(self.measures, [*self.tested_ignore])]
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
-        """Means and lengths of p = 0.8, and the other distributions apart."""
+        """Average over the lengths of p = 0.8, and over the other distributions apart."""
         apart = {name: scores.pop(name) for name in self.tested_ignore if name in scores}
         evaluation = super().summarise(scores)
         for name, rows in apart.items():

@@ -45,7 +45,7 @@ class Scan(SequenceTask):
 
 @cache
 def commands() -> dict[int, list[Command]]:
-    """The commands of the grammar by their numbers of actions.
+    """Return the commands of the grammar by their numbers of actions.
 
     ``walk after run twice`` is among those of three: RUN RUN WALK.
     """
@@ -64,7 +64,10 @@ def commands() -> dict[int, list[Command]]:
 
 
 def directions() -> list[Command]:
-    """Commands for one action or direction, with their actions."""
+    """List commands for one action or direction, with their actions.
+
+    ``look left`` asks for LTURN LOOK, ``turn around left`` for LTURN four times.
+    """
     phrases: list[Command] = [((verb,), (action,)) for verb, action in ACTIONS.items()]
     for verb in ("turn", *ACTIONS):
         does = (ACTIONS[verb],) if verb in ACTIONS else ()

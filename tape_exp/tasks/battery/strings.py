@@ -27,6 +27,7 @@ class Copy(SequenceTask):
         return [*string, "|"], self.answer(string)
 
     def answer(self, string: list[str]) -> list[str]:
+        """Return what is written after the bar."""
         return string
 
 
