@@ -1,5 +1,6 @@
 """Perplexity of a trained model on a corpus, in blocks or sliding windows (section 4.2)."""
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import TextTask
+
+log = logging.getLogger("tape_exp")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Windows:
 
     @property
     def needed(self) -> int | None:
-        """Tokens that are read: the first is not scored."""
+        """Return how many tokens are read, of which the first is not scored; None: all."""
         return None if self.tokens is None else self.tokens + 1
 
 
@@ -58,22 +61,26 @@ class Perplexity(TextTask):
         self.split = split
 
     def prepare(self) -> None:
+        """Tokenise as much of the split as is scored."""
         self.scored = self.tokens(self.text, self.split, self.windows.needed)
 
     def fingerprint(self) -> str:
+        """Hash what is scored."""
         return self.scored.fingerprint()
 
     def metric_names(self) -> list[str]:
+        """Name the numbers at every length."""
         return perplexity_names(self.text.label, self.windows)
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
+        """Measure perplexity on the split at each length."""
         name = self.text.label
         read = (self.scored, self.tokenizer.decode, self.windows)
         return Evaluation(perplexity(model, *read, name, progress, limit, self.unscored))
 
 
 def perplexity_names(name: str, windows: Windows) -> list[str]:
-    """What :func:`perplexity` calls its numbers."""
+    """Name the numbers of :func:`perplexity`."""
     names = [f"{name}/tokens", f"{name}/unigram_perplexity"]
     for length in windows.lengths:
         key = f"{name}/perplexity@{length}"
@@ -91,7 +98,8 @@ def perplexity(
     limit: int | None = None,
     unscored: int | None = None,
 ) -> dict[str, float]:
-    """Perplexity exp(Σ nll / n) at each length, with its bootstrap error, and bits per byte.
+    """Compute perplexity, exp(Σ nll / n), at each length, with its bootstrap error, and bits per
+    byte.
 
     Every token is scored but the first and the ``unscored`` one, given those before it in its
     window; blocks that do not overlap give each the context of its place in the block. Bits per
@@ -115,6 +123,13 @@ def perplexity(
     metrics[f"{name}/unigram_perplexity"] = unigram_perplexity(counts)
     bytes_per_token = tokens.bytes(decode) / targets
     for length in windows.lengths:
+        if length >= len(tokens):
+            log.warning(
+                "Text %s has only %d tokens: its perplexity@%d is of shorter contexts.",
+                name,
+                len(tokens),
+                length,
+            )
         title = f"{name} at {length}"
         nll, count = score(model, tokens, windows, length, title, progress, limit, unscored)
         mean = float(nll.sum() / count.sum())
@@ -175,7 +190,7 @@ def window_batch(
     starts: np.ndarray,
     unscored: int | None = None,
 ) -> Batch:
-    """Inputs (B, length) and labels; IGNORE marks padding, the ``unscored`` token and, for
+    """Make inputs (B, length) and labels; IGNORE marks padding, the ``unscored`` token and, for
     ``score=new``, scored ones.
     """
     first = int(starts[0])
@@ -200,13 +215,19 @@ def token_counts(tokens: Tokens, at_once: int = 1 << 22) -> np.ndarray:
 
 
 def unigram_perplexity(counts: np.ndarray) -> float:
-    """exp of the entropy of tokens' own counts."""
+    """Compute exp of the entropy of tokens' own counts.
+
+    >>> round(unigram_perplexity(np.array([1, 1, 0, 2])), 3)
+    2.828
+    """
     share_of = counts[counts > 0] / counts.sum()
     return float(np.exp(-(share_of * np.log(share_of)).sum()))
 
 
 def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> float:
-    """The bootstrap standard error of exp(Σ nll / Σ count) over units; 0 for a single unit."""
+    """Compute the bootstrap standard error of exp(Σ nll / Σ count) over units; 0 for a single
+    unit.
+    """
     if len(nll) < 2:
         return 0.0
     equal = np.full(len(nll), 1 / len(nll))

@@ -59,9 +59,11 @@ def one_by_one(model, ids: torch.Tensor, length: int, stride: int, mode: str) ->
 @pytest.mark.parametrize(("mode", "stride"), [("all", 32), ("new", 32), ("all", None)])
 @pytest.mark.parametrize("name", ["rope", "tape"])
 @torch.no_grad()
-def test_perplexity_is_that_of_one_window_at_a_time(name, mode, stride, text_folder, tokenizer):
-    """Lengths that are and are not multiples of the stride, one beyond the text, and a text of 457
-    tokens, a prime.
+def test_perplexity_is_that_of_one_window_at_a_time(
+    name, mode, stride, text_folder, tokenizer, caplog
+):
+    """Lengths that are and are not multiples of the stride, one beyond the text, of which one is
+    told, and a text of 457 tokens, a prime.
     """
     text = Text("set", source="local", path=str(text_folder))
     tokens = tokenise(text, "test", tokenizer, text_folder / "cache", 457)
@@ -79,6 +81,8 @@ def test_perplexity_is_that_of_one_window_at_a_time(name, mode, stride, text_fol
         "set",
         silent,
     )
+    told = [record.getMessage() for record in caplog.records if record.name == "tape_exp"]
+    assert told[-1:] == ["Text set has only 457 tokens: its perplexity@600 is of shorter contexts."]
     ids = torch.from_numpy(tokens[:])
     expected = {n: one_by_one(model, ids, n, stride or n, mode) for n in lengths}
     assert len({round(value, 3) for value in expected.values()}) == len(lengths)
