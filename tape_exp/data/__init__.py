@@ -1,1 +1,7 @@
-"""Data sets: their text, its tokens on disk, groups for state tracking, and metrics."""
+"""Data: text and its sources, tokenizers, rows of tokens, and generated sets.
+
+From a corpus to a batch: ``text`` (which documents) reads ``files`` (what is in a file) or the
+``hub``; ``tokenizers`` cuts documents into ids; ``tokens`` keeps them in one file; ``batch`` says
+what a model is given. ``scrolls`` and ``scrolls_metrics`` are the benchmark SCROLLS, ``retrieval``
+questions in filler, ``groups`` finite groups, and ``builtin`` what needs no network.
+"""

@@ -11,6 +11,6 @@ count alike, ``weights`` (B, T); where positions do not count tokens, ``position
 
 
 def loss_weights(batch: Batch) -> Tensor:
-    """How much each label counts in the mean of the loss (B, T)."""
+    """Return how much each label counts in the mean of the loss (B, T)."""
     labelled = batch["labels"] != IGNORE
     return labelled * batch["weights"] if "weights" in batch else labelled

@@ -32,18 +32,22 @@ class NotTextError(ValueError):
 
 
 def format_of(url: str) -> str:
-    """The suffix, but for that of a compression."""
+    """Return the suffix, but for that of a compression: ``.jsonl`` of ``a/train.jsonl.gz``."""
     return Path(without_compression(url)).suffix
 
 
 def without_compression(url: str) -> str:
-    """A file's name, but for the suffix of a compression."""
+    """Return a file's name, but for the suffix of a compression: ``train.txt`` of
+    ``train.txt.xz``.
+    """
     return str(Path(url).with_suffix("")) if Path(url).suffix in COMPRESSED else url
 
 
 @contextmanager
 def opened(url: str) -> Iterator[BinaryIO]:
-    """A file anywhere that fsspec reads, also a compressed one; one that was cut short raises."""
+    """Open a file anywhere that fsspec reads, also a compressed one; one that was cut short
+    raises.
+    """
     import fsspec
 
     if not url.endswith(".zst"):
@@ -57,7 +61,7 @@ def opened(url: str) -> Iterator[BinaryIO]:
 
 
 def lines(url: str) -> Iterator[str]:
-    """The lines of a file (:func:`opened`).
+    """Yield the lines of a file (:func:`opened`).
 
     Raises:
         NotTextError: it is not UTF-8.
@@ -77,7 +81,8 @@ def lines(url: str) -> Iterator[str]:
 
 
 def rows(url: str) -> Iterator[dict[str, Any]]:
-    """The rows of a .parquet, or the objects of a .jsonl or .json: one a line, or all in an array.
+    """Yield the rows of a .parquet, or the objects of a .jsonl or .json: one a line, or all in an
+    array.
 
     Raises:
         NotTextError: a line is not JSON, or what it holds is no object.
@@ -101,7 +106,7 @@ def rows(url: str) -> Iterator[dict[str, Any]]:
 
 
 def _whole(url: str) -> Any:
-    """What a .json is that holds one object or array."""
+    """Read a .json that holds one object or array."""
     try:
         return json.loads("".join(lines(url)))
     except json.JSONDecodeError as error:
@@ -109,6 +114,7 @@ def _whole(url: str) -> Any:
 
 
 def _not_json(error: json.JSONDecodeError, line: int) -> NotTextError:
+    """Explain where a file is not JSON."""
     why = f"{error.msg}, column {error.colno}"
     if error.msg == "Extra data":
         why += ": objects are one a line, or in one array"
@@ -118,8 +124,8 @@ def _not_json(error: json.JSONDecodeError, line: int) -> NotTextError:
 
 
 def text_in(row: dict[str, Any], field: str, advice: str) -> str | None:
-    """The text that a row has in a field; None where it is null or NaN. Halves of letters, which
-    cannot be written as UTF-8, are replaced.
+    """Return the text that a row has in a field; None where it is null or NaN. Halves of letters,
+    which cannot be written as UTF-8, are replaced.
 
     Raises:
         NotTextError: there is no such field, or no text in it; ``advice`` says what to do.
@@ -136,12 +142,16 @@ def text_in(row: dict[str, Any], field: str, advice: str) -> str | None:
 
 
 def as_utf8(text: str) -> str:
-    """A text whose halves of letters, which cannot be written as UTF-8, are replaced."""
+    """Replace halves of letters, which cannot be written as UTF-8.
+
+    >>> as_utf8("caf\\u00e9 \\ud83d") == "caf\\u00e9 ?"
+    True
+    """
     return text.encode("utf-8", "replace").decode()
 
 
 def why(error: Exception) -> str:
-    """Why a file could not be read to its end, and what to do."""
+    """Explain why a file could not be read to its end, and what to do."""
     if isinstance(error, NotTextError):
         return str(error)
     if isinstance(error, OSError) and error.errno:  # as permission denied
@@ -150,6 +160,7 @@ def why(error: Exception) -> str:
 
 
 def _parquet_rows(url: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a .parquet, a batch in memory."""
     import fsspec
     from pyarrow import parquet
 
@@ -159,7 +170,7 @@ def _parquet_rows(url: str) -> Iterator[dict[str, Any]]:
 
 
 def _objects(value: Any, place: str) -> Iterator[dict[str, Any]]:
-    """The objects that a piece of JSON is: itself, or those of an array."""
+    """Yield the objects that a piece of JSON is: itself, or those of an array."""
     for row in value if isinstance(value, list) else [value]:
         if not isinstance(row, dict):
             raise NotTextError(
@@ -170,7 +181,7 @@ def _objects(value: Any, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _not_utf8(url: str) -> str:
-    """Where a file stops being UTF-8, and what it may be instead."""
+    """Explain where a file stops being UTF-8, and what it may be instead."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     end = 0
     begins = b""
@@ -194,6 +205,7 @@ def _not_utf8(url: str) -> str:
 
 
 def _other_encoding(place: int, encoding: str, ends: bool = False) -> str:
+    """Explain that a byte is not UTF-8, and how to convert the file."""
     cut = " It ends there: fetch the file again if it was cut short." if ends else ""
     return (
         f"its byte {place} is not UTF-8.{cut} If it is {encoding}, as it may be, "

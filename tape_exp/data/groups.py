@@ -16,7 +16,9 @@ class Group:
     table: np.ndarray  # (G, G), the number of a · b at [a, b]: first b, then a
 
     def states(self, words: np.ndarray) -> np.ndarray:
-        """The products g_1 ⋯ g_i of all prefixes of words (rows, T): (rows, T), in their dtype."""
+        """Compute the products g_1 ⋯ g_i of all prefixes of words (rows, T): (rows, T), in their
+        dtype.
+        """
         states = np.empty_like(words)
         state = np.zeros(len(words), dtype=words.dtype)
         for i in range(words.shape[1]):
@@ -24,7 +26,9 @@ class Group:
         return states
 
     def guess(self, length: int) -> np.ndarray:
-        """(length,): how often the likeliest state is right after 1 … length random letters."""
+        """Compute (length,): how often the likeliest state is right after 1 … length random
+        letters.
+        """
         chances = np.zeros(len(self.elements))
         best = np.empty(length)
         chances[0] = 1
@@ -38,7 +42,9 @@ class Group:
 
 
 def make_group(points: int, moved: tuple[int, ...], even: bool = False) -> Group:
-    """All or the even permutations of points; letters move as many points as ``moved`` lists."""
+    """Make the group of all or the even permutations of points; letters move as many points as
+    ``moved`` lists.
+    """
     permutations = itertools.permutations(range(points))
     elements = np.array([p for p in permutations if not even or inversions(p) % 2 == 0])
     moves = (elements != np.arange(points)).sum(1)
@@ -50,7 +56,11 @@ def make_group(points: int, moved: tuple[int, ...], even: bool = False) -> Group
 
 
 def inversions(permutation: Sequence[int]) -> int:
-    """Pairs that a permutation puts into the other order: 2 of (2, 0, 1)."""
+    """Count the pairs that a permutation puts into the other order.
+
+    >>> inversions((2, 0, 1))
+    2
+    """
     return sum(a > b for a, b in itertools.combinations(permutation, 2))
 
 

@@ -13,7 +13,7 @@ OFFLINE = (
 
 
 def hub_errors() -> tuple[type[Exception], ...]:
-    """What the hub's client raises: of an answer of the hub, and where none comes."""
+    """Return what the hub's client raises: of an answer of the hub, and where none comes."""
     from huggingface_hub import errors
 
     of_http: type[Exception] = errors.HfHubHTTPError.__bases__[0]  # the HTTP library's own
@@ -23,7 +23,7 @@ def hub_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def hub(what: str, instead: str = OFFLINE) -> Iterator[None]:
-    """Where the hub is asked for ``what``."""
+    """Turn what the hub raises, where it is asked for ``what``, into :class:`ConfigError`."""
     try:
         yield
     except hub_errors() as error:
@@ -37,8 +37,8 @@ def download(
     what: str,
     instead: str,
 ) -> Path:
-    """The folder of a repository in the hub's cache, fetched first unless all ``needed`` files are
-    there; ``what`` and ``instead`` as :func:`hub` takes them.
+    """Return the folder of a repository in the hub's cache, fetched first unless all ``needed``
+    files are there; ``what`` and ``instead`` as :func:`hub` takes them.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -62,7 +62,7 @@ def reach() -> None:
 
 
 def reason(error: Exception) -> str:
-    """Why the hub did not give something, and what to do."""
+    """Explain why the hub did not give something, and what to do."""
     from huggingface_hub import constants, errors
 
     cause: BaseException | None = error  # datasets and fsspec raise errors of their own from it

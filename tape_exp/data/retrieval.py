@@ -43,7 +43,7 @@ Let Which above and are be frequent have most names numbers that value words
 
 
 def vocabulary() -> list[str]:
-    """Every word of the texts and questions, sorted."""
+    """List every word of the texts and questions, sorted."""
     said = re.sub(r"{\w+}", "", " ".join((*FILLER, NEEDLE, NUMBER, FORMER)))
     return sorted({*WORDS, *re.findall(r"\w+", said)})
 
@@ -58,13 +58,14 @@ class Question:
 
     @property
     def answer(self) -> str:
-        """What training shows after the question."""
+        """Return what training shows after the question."""
         return f" {self.wanted}."
 
 
 def with_filler(lines: Sequence[tuple[float, str]], question: str) -> Callable[[int], str]:
-    """Writes as many filler sentences as one asks for, then the question. Among them are lines,
-    given as (depth, line), the first one first: 0 is before all sentences, 1 after all of them.
+    """Return what writes as many filler sentences as one asks for, then the question. Among them
+    are lines, given as (depth, line), the first one first: 0 is before all sentences, 1 after all
+    of them.
 
     With the line ``(0.5, "The key is 7.")`` and the question ``Key?`` the text of two sentences is
     ``The line is long.``, ``The key is 7.``, ``The sea is calm.`` and ``Key?``, one a line.
@@ -85,8 +86,8 @@ def with_filler(lines: Sequence[tuple[float, str]], question: str) -> Callable[[
 
 
 def multi_key(generator: Generator, keys: int, depth: float, digits: int) -> Question:
-    """The number of one of several keys, whose sentence is at ``depth``; after RULER (Hsieh et al.,
-    2024).
+    """Ask for the number of one of several keys, whose sentence is at ``depth``; after RULER (Hsieh
+    et al., 2024).
     """
     words = [WORDS[n] for n in generator.permutation(len(WORDS))[:keys]]
     low = 10 ** (digits - 1)

@@ -53,17 +53,23 @@ def score(
 
 
 def normalise(text: str) -> str:
-    """SQuAD's: lower case, single spaces, no articles or ASCII punctuation (``a.m.`` is ``am``)."""
+    """Normalise a text as SQuAD does: lower case, single spaces, no articles or ASCII punctuation.
+
+    >>> normalise("The tower, at 7 a.m.")
+    'tower at 7 am'
+    """
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> Scores:
-    """100 if the prediction is a reference, both normalised, by which ``the`` becomes empty."""
+    """Score 100 if the prediction is a reference, both normalised, by which ``the`` becomes
+    empty.
+    """
     return {"exact_match": 100.0 * (normalise(prediction) in map(normalise, references))}
 
 
 def f1(prediction: str, references: Sequence[str]) -> Scores:
-    """F-measure of the shared normalised words, each counted as often as both have it.
+    """Score the F-measure of the shared normalised words, each counted as often as both have it.
 
     0 where none is shared, also where both are empty: the convention of SQuAD 1.1, which the
     benchmark took over.
@@ -78,13 +84,14 @@ def f1(prediction: str, references: Sequence[str]) -> Scores:
 
 
 def rouge(prediction: str, references: Sequence[str]) -> Scores:
-    """ROUGE-1, ROUGE-2 and ROUGE-L."""
+    """Score ROUGE-1, ROUGE-2 and ROUGE-L."""
     scores = _scorer().score_multi(references, prediction)
     return {f"rouge/{name}": 100.0 * scores[f"rouge{name}"].fmeasure for name in "12L"}
 
 
 @cache
 def _scorer() -> Any:
+    """Make the scorer of rouge-score, once."""
     from rouge_score.rouge_scorer import RougeScorer  # a second's import
 
     return RougeScorer(["rouge1", "rouge2", "rougeL"])

@@ -30,9 +30,15 @@ from tape_exp.settings.errors import ConfigError
 LONGEST = 4 << 20  # characters of a document of a .txt, which is cut at a line end
 WHOLE = (".txt", ".py")  # of these a file is text, of the others its rows hold it
 BUILTIN = "builtin_"  # what metrics on built-in text begin with
-LEFT_OUT = {  # of the standard library
-    *("site-packages", "dist-packages", "test", "tests", "idle_test"),
-    *("__pycache__", "pydoc_data", "_pyrepl"),
+LEFT_OUT = {  # folders of the standard library
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idle_test",
+    "__pycache__",
+    "pydoc_data",
+    "_pyrepl",
 }
 Split = Literal["train", "validation", "test"]
 Source = Literal["hub", "local", "builtin"]
@@ -61,12 +67,12 @@ class Text:
 
     @property
     def label(self) -> str:
-        """What metrics on it are called: the corpus, or ``builtin_<corpus>``."""
+        """Return what metrics on it are called: the corpus, or ``builtin_<corpus>``."""
         return f"{BUILTIN}{self.name}" if self.source == "builtin" else self.name
 
     def documents(self, split: Any) -> Iterator[str]:
-        """Every document of a split that is not empty. Memory holds one, or a batch of rows of a
-        .parquet. Raises :class:`ConfigError` where a file is not text
+        """Yield every document of a split that is not empty. Memory holds one, or a batch of rows
+        of a .parquet. Raises :class:`ConfigError` where a file is not text
         (:mod:`tape_exp.data.files`).
         """
         if self.source == "builtin" and self.builtin != "code":
@@ -85,7 +91,7 @@ class Text:
                 ) from error
 
     def urls(self, split: Any) -> list[str]:
-        """The files of a split, in order."""
+        """List the files of a split, in order."""
         if self.source == "builtin":
             return [] if self.builtin == "english" else _library(split)
         urls = self._on_hub(split) if self.source == "hub" else self._in_folder(split)
@@ -116,7 +122,9 @@ class Text:
         return None
 
     def _origins(self, split: Any) -> dict[str, str]:
-        """Each file of a split with what it is, behind links and unpacked; of the hub patterns."""
+        """Return each file of a split with what it is, behind links and unpacked; of the hub
+        patterns.
+        """
         origins = {}
         if self.source == "local":
             for url in self.urls(split):
@@ -127,13 +135,13 @@ class Text:
         return origins
 
     def _excludes(self, other: "Text", name: str) -> bool:
-        """Whether no row of a file is for both texts, because of what they ask of one field."""
+        """Say whether no row of a file is for both texts, because of what they ask of one field."""
         fields = self.where.keys() & other.where.keys()
         asked = any(self.where[field] != other.where[field] for field in fields)
         return asked and format_of(name) not in WHOLE
 
     def fingerprint(self, split: Any) -> str:
-        """A hash of where the text comes from: of files their names, sizes and times of change, of
+        """Hash where the text comes from: of files their names, sizes and times of change, of
         the language reference, which each Python has in its own version, its text.
         """
         origin: list[Any] = [self.column, sorted(self.where.items())]
@@ -159,6 +167,7 @@ class Text:
                     yield text
 
     def _in_folder(self, split: Any) -> list[str]:
+        """List the files of a split that a local path has."""
         path = Path(self.path or "").expanduser()
         if path.is_file():
             return [str(path)]
@@ -178,8 +187,8 @@ class Text:
         )
 
     def _without_copies(self, paths: list[Path]) -> list[str]:
-        """Files in their order. Raises :class:`ConfigError` where one is there twice, packed and
-        unpacked.
+        """Return files in their order. Raises :class:`ConfigError` where one is there twice, packed
+        and unpacked.
         """
         bare: dict[str, str] = {}
         for name in map(str, paths):
@@ -192,6 +201,7 @@ class Text:
         return [*dict.fromkeys(map(str, paths))]
 
     def _on_hub(self, split: Any) -> list[str]:
+        """List the files of a split in the repository."""
         if self.repository is None or split not in self.files:
             raise ConfigError(f"text {self.name}: source=hub needs repository and files.{split}.")
         from huggingface_hub import HfFileSystem
@@ -210,6 +220,9 @@ class Text:
         return [f"hf://{url}" for url in urls]
 
     def _commit(self) -> str:
+        """Return the commit that ``revision`` names, which the hub is asked for unless it is
+        one.
+        """
         if re.fullmatch("[0-9a-f]{40}", self.revision) or self.repository is None:
             return self.revision
         from huggingface_hub import HfApi
@@ -220,12 +233,14 @@ class Text:
 
 
 def _fits(one: str, other: str) -> bool:
-    """Whether one of two absolute patterns fits the other."""
+    """Say whether one of two absolute patterns fits the other."""
     return PurePosixPath(one).match(other) or PurePosixPath(other).match(one)
 
 
 def _at(row: Any, key: str) -> Any:
-    """The value of a dotted field."""
+    """Return the value of a dotted field: of ``meta.set`` in ``{meta: {set: Github}}``
+    ``Github``.
+    """
     for name in key.split("."):
         if not isinstance(row, dict) or name not in row:
             raise NotTextError(f"a row has no field {key!r}, by which where= of this text chooses.")
@@ -234,7 +249,9 @@ def _at(row: Any, key: str) -> Any:
 
 
 def _pieces(url: str) -> Iterator[str]:
-    """A file as documents of :data:`LONGEST` characters or so, cut at the ends of its lines."""
+    """Yield a file as documents of :data:`LONGEST` characters or so, cut at the ends of its
+    lines.
+    """
     piece = [""]
     length = 0
     for line in lines(url):
@@ -250,16 +267,15 @@ def _pieces(url: str) -> Iterator[str]:
 
 @cache
 def _library(split: str) -> list[str]:
-    """The sources of the standard library without tests."""
+    """List the sources of the standard library without tests."""
     library = Path(sysconfig.get_path("stdlib"))
-    names = sorted(str(path.relative_to(library)) for path in library.rglob("*.py"))
-    return [
-        str(library / name)
-        for name in names
-        if not LEFT_OUT & set(Path(name).parts)
-        and not Path(name).name.startswith("_sysconfigdata")
-        and _split_of(name) == split
-    ]
+    paths = []
+    for name in sorted(str(path.relative_to(library)) for path in library.rglob("*.py")):
+        is_left_out = LEFT_OUT & set(Path(name).parts)
+        is_generated = Path(name).name.startswith("_sysconfigdata")
+        if not is_left_out and not is_generated and _split_of(name) == split:
+            paths.append(str(library / name))
+    return paths
 
 
 def _reference(split: str) -> Iterator[str]:
@@ -272,5 +288,8 @@ def _reference(split: str) -> Iterator[str]:
 
 
 def _split_of(name: str) -> str:
-    """One name in twenty is validation, one test."""
-    return {0: "validation", 1: "test"}.get(hashlib.sha256(name.encode()).digest()[0] % 20, "train")
+    """Return the split of a name: one name in twenty is validation, one test."""
+    drawn = hashlib.sha256(name.encode()).digest()[0] % 20
+    if drawn == 0:
+        return "validation"
+    return "test" if drawn == 1 else "train"

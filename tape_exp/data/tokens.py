@@ -37,16 +37,18 @@ class Tokens:
         return self._ids[start:stop].astype(np.int64)
 
     def blocks(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """(len(starts), length) ids, one row from each start on."""
+        """Read (len(starts), length) ids, one row from each start on."""
         return self._ids[starts[:, None] + np.arange(length)].astype(np.int64)
 
     def fingerprint(self) -> str:
-        """A hash of the ids: of all up to a million, of the first and last beyond."""
+        """Hash the ids: all up to a million, the first and last beyond."""
         ends = self[: 1 << 19].tobytes() + self[max(self.length - (1 << 19), 0) :].tobytes()
         return short_hash([str(self.length), ends])
 
     def bytes(self, decode: Callable[[np.ndarray], str]) -> int:
-        """UTF-8 bytes of the tokens' text; of a document cut by the limit, of its beginning."""
+        """Count the UTF-8 bytes of the tokens' text; of a document cut by the limit, of its
+        beginning.
+        """
         tokens, sizes = np.load(self._documents)["sizes"].T
         ends = np.cumsum(tokens)
         complete = int(np.searchsorted(ends, self.length, "right"))  # documents
@@ -57,8 +59,8 @@ class Tokens:
 def tokenise(
     text: Text, split: str, tokenizer: Tokenizer, cache: Path, needed: int | None = None
 ) -> Tokens:
-    """The split's tokens from the cache, tokenised first where they are not there yet; the corpus
-    is read no further than to the ``needed`` ones.
+    """Read the split's tokens from the cache, tokenised first where they are not there yet; the
+    corpus is read no further than to the ``needed`` ones.
 
     The cache is keyed by the fingerprints of text and tokenizer and the token before a document.
     The file is whole or absent, and several processes wait for the one that writes.
@@ -79,7 +81,7 @@ def tokenise(
 
 
 def _covers(path: Path, needed: int | None) -> bool:
-    """Whether the file is there, and has all tokens or as many as are needed."""
+    """Say whether the file is there, and has all tokens or as many as are needed."""
     if not path.with_suffix(".npz").exists():
         return False
     enough = needed is not None and len(Tokens(path)) >= needed

@@ -17,8 +17,8 @@ MEASURES = ("aligned", "neighbours", "keys")
 
 @torch.no_grad()
 def digit_attention(model: Model, tokens: Tensor, digits: int) -> dict[int, Tensor]:
-    """What :func:`gaze` says of every head, by layer, from 1: (H, 3), of sums of two operands of so
-    many ``digits`` each.
+    """Return what :func:`gaze` says of every head, by layer, from 1: (H, 3), of sums of two
+    operands of so many ``digits`` each.
     """
     by_layer = {}
 
@@ -30,7 +30,8 @@ def digit_attention(model: Model, tokens: Tensor, digits: int) -> dict[int, Tens
 
 
 def gaze(attention_BHTT: Tensor, digits: int) -> Tensor:
-    """Where the queries of an answer's digits look, (H, 3), from probabilities of attention.
+    """Measure where the queries of an answer's digits look, (H, 3), from probabilities of
+    attention.
 
     In ``A+B=C`` with operands of n digits, the least significant first, digit t of the sum is
     predicted at the token before it, and made of digit t of A and of B. Over rows and t < n, the
@@ -79,7 +80,7 @@ def address_metrics(by_length: Mapping[str, Mapping[int, Tensor]]) -> dict[str, 
 
 
 def address_names(lengths: list[str], layers: int) -> list[str]:
-    """What :func:`address_metrics` calls them."""
+    """Name the numbers of :func:`address_metrics`."""
     names = []
     for length, measure in itertools.product(lengths, MEASURES):
         name = f"address/{length}/{measure}"

@@ -36,13 +36,15 @@ class Efficiency(Task):
         self.length = length
 
     def fingerprint(self) -> str:
+        """Return a constant: no data are read."""
         return "none"
 
     def metric_names(self) -> list[str]:
-        """Those of the paper's encodings among them."""
+        """Name all counts, those of the paper's encodings among them."""
         return [f"count/{kind}" for kind in ("parameters", "flops", "macs_paper", "flops_paper")]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
+        """Count parameters and operations."""
         decoder: Decoder = model.decoder
         metrics = {
             "count/parameters": float(decoder.parameter_count()),
@@ -57,8 +59,8 @@ class Efficiency(Task):
 
 
 def paper_convention(decoder: Decoder, length: int) -> tuple[float, float] | None:
-    """(MACs, FLOPs) of a forward pass of batch 1 as the paper's table counts them; None where a
-    layer's encoding is none of the paper's.
+    """Count (MACs, FLOPs) of a forward pass of batch 1 as the paper's table counts them; None where
+    a layer's encoding is none of the paper's.
 
     Its counter sees linear layers, matrix products without regard to causality, and, only as FLOPs,
     einsums, softmax and activation functions. Norms, residuals and rotations are not seen.
@@ -83,8 +85,8 @@ def paper_convention(decoder: Decoder, length: int) -> tuple[float, float] | Non
 
 
 def added(position: PositionEncoding, T: int) -> tuple[int, int] | None:
-    """(MACs, further FLOPs) that a layer's encoding adds by the operations of the paper's public
-    code, not of this one; None where it has no such encoding.
+    """Count (MACs, further FLOPs) that a layer's encoding adds by the operations of the paper's
+    public code, not of this one; None where it has no such encoding.
     """
     arch = position.arch
     H = arch.heads
@@ -106,7 +108,7 @@ def added(position: PositionEncoding, T: int) -> tuple[int, int] | None:
 
 
 def true_flops(arch: Arch, position: Kinds, length: int) -> float:
-    """FLOPs of the matrix products that this code computes in a forward pass of batch 1.
+    """Count the FLOPs of the matrix products that this code computes in a forward pass of batch 1.
 
     Torch counts them on a model without storage. Attention is counted there with a full square of
     scores; the fused kernels skip the half above the diagonal, which is taken off.

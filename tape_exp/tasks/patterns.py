@@ -31,9 +31,11 @@ class Patterns(Analysis):
         super().__init__(arch=arch, layers=drawn, length=length, **settings)
 
     def metric_names(self) -> list[str]:
+        """Name the distance of each drawn layer."""
         return [f"attention/distance@{layer}" for layer in self.layers]
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
+        """Trace the sample through the layers, and average over heads."""
         tokens = self.sample.to(model.device)
         with without_autocast(model.decoder):
             traces = trace(model.decoder, tokens, self.layers)

@@ -32,11 +32,11 @@ class Draws:
 
     @cached_property
     def _more(self) -> np.random.Philox:
-        """Words of counters of Philox that lanes never reach."""
+        """Return words of counters of Philox that lanes never reach."""
         return np.random.Philox(key=self._key, counter=[0, 1 + self._row, self._piece, 0])
 
     def words(self, count: int) -> np.ndarray:
-        """(count,) uint32, uniform."""
+        """Return the next random numbers: (count,) uint32, uniform."""
         begin = self._next
         self._next = self._next + count
         if self._next > len(self._words):
@@ -45,23 +45,24 @@ class Draws:
         return self._words[begin : self._next]
 
     def below(self, limit: int) -> int:
-        """A uniform integer in 0 … limit - 1."""
+        """Draw a uniform integer in 0 … limit - 1."""
         return int(self.words(1)[0]) * limit >> 32
 
     def integers(self, limit: int, count: int) -> np.ndarray:
+        """Draw uniform integers in 0 … limit - 1: (count,) int64."""
         return uniform_ints(limit, self.words(count)).astype(np.int64)
 
     def choice(self, options: Sequence[str], count: int) -> list[str]:
-        """As many of the options, with replacement."""
+        """Draw as many of the options, with replacement."""
         return [options[i] for i in self.integers(len(options), count).tolist()]
 
     def large(self, limit: int) -> int:
-        """A uniform integer in 0 … limit - 1, of any size, from all numbers that are left."""
+        """Draw a uniform integer in 0 … limit - 1, of any size, from all numbers that are left."""
         words = self.words(len(self._words) - self._next).astype("<u4")
         return int.from_bytes(words.tobytes(), "little") * limit >> 32 * len(words)
 
     def split(self, count: int) -> list["Draws"]:
-        """What is left in equal pieces, for a row whose length must not move its later numbers."""
+        """Divide what is left equally, for a row whose length must not move its later numbers."""
         pieces = np.split(self._words[self._next :], count)
         return [Draws(words, self._key, self._row, piece) for piece, words in enumerate(pieces)]
 
@@ -94,29 +95,32 @@ class SequenceTask(Task):
     digits: Sequence[str] = ()  # the symbols of digits, if numbers begin with the least one
 
     def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
-        """A prompt and an answer of length ``n``, in symbols, of random numbers of ``rng``."""
+        """Make a prompt and an answer of length ``n``, in symbols, of random numbers of ``rng``."""
         raise NotImplementedError(f"{type(self).__name__} has no sample(n, rng).")
 
     def scored(self, answer: Sequence[str]) -> Sequence[bool]:
-        """Which symbols of an answer are scored: those that the ones before them determine."""
+        """Say which symbols of an answer are scored: those that the ones before them determine."""
         return [True] * len(answer)
 
     def width(self, n: int) -> int:
-        """Tokens of the longest row of lengths up to n: :attr:`tokens`, else of 256 such rows."""
+        """Count the tokens of the longest row of lengths up to n: :attr:`tokens`, else of 256 such
+        rows.
+        """
         if self.tokens:
             return self.tokens[0] * n + self.tokens[1]
         rows = self.rows(seed_for(0, "width", n), 0, 256, [n], self.draws(n))
         return max(len(tokens) for tokens, _ in rows)
 
     def draws(self, n: int) -> int:
-        """How many random numbers of a row are made at once; a row may take more."""
+        """Count the random numbers of a row that are made at once; a row may take more."""
         return self.numbers[0] * n + self.numbers[1]
 
     def has(self, n: int) -> bool:
+        """Say whether there are rows of a length."""
         return self.shortest <= n <= self.longest
 
     def usual(self, n: int) -> Sequence[int]:
-        """Lengths to test a model on that is trained on those up to n."""
+        """List lengths to test a model on that is trained on those up to n."""
         return n // 2, n, 3 * n // 2, 2 * n, 4 * n, 8 * n
 
     def __init__(
@@ -166,7 +170,9 @@ class SequenceTask(Task):
     def rows(
         self, key: int, first: int, count: int, lengths: Sequence[int], draws: int
     ) -> Iterator[Row]:
-        """Rows ``first`` … of a stream, the length of each drawn uniformly from ``lengths``."""
+        """Yield rows ``first`` … of a stream, the length of each drawn uniformly from
+        ``lengths``.
+        """
         for row, words in enumerate(lanes(key, first, count, 1 + draws), first):
             rng = Draws(words, key, row)
             prompt, answer = self.sample(lengths[rng.below(len(lengths))], rng)
@@ -178,14 +184,16 @@ class SequenceTask(Task):
             yield tokens, scored
 
     def stream(self, key: int, first: int, count: int) -> Batch:
+        """Make rows first … first + count - 1 of a stream, of all trained lengths."""
         rows = self.rows(key, first, count, self.trained, self.draws(self.trained[-1]))
         return padded(list(rows), self.arch.train_length + 1)
 
     def test_batches(self) -> list[tuple[Any, Batch]]:
+        """Make a batch of each tested length."""
         return [(n, padded(self.test_rows(n), self.width(n))) for n in self.lengths]
 
     def test_rows(self, n: int, slice_: Any = None) -> list[Row]:
-        """The first different rows of length ``n`` of a slice's stream."""
+        """Draw the first different rows of length ``n`` of a slice's stream."""
         slice_ = n if slice_ is None else slice_
         if slice_ not in self._tested:
             key = seed_for(0, "test", slice_)
@@ -202,11 +210,11 @@ class SequenceTask(Task):
         return self._tested[slice_]
 
     def variant(self, slice_: Any) -> "SequenceTask":
-        """The task that draws the test rows of a slice, as a rule this one."""
+        """Return the task that draws the test rows of a slice, as a rule this one."""
         return self
 
     def has_enough(self, n: int) -> bool:
-        """Whether there are as many different rows of a length as the test has."""
+        """Say whether there are as many different rows of a length as the test has."""
         return self.has(n) and len(self.test_rows(n)) == self.samples
 
     def enough(self, n: int, slice_: Any) -> None:
@@ -219,12 +227,14 @@ class SequenceTask(Task):
             )
 
     def metric_names(self) -> list[str]:
+        """Name the means of the splits and of each length."""
         names = super().metric_names()
         for n, measure in itertools.product(self.lengths, self.measures):
             names.append(f"test/{measure}@{n}")
         return names
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
+        """Average over the splits, and over the rows of each length."""
         evaluation = super().summarise(scores)
         for n, rows in scores.items():
             for measure in self.measures:

@@ -49,7 +49,7 @@ class Stability(Analysis):
         self.std = std
 
     def metric_names(self) -> list[str]:
-        """Those of trained weights, and of encodings with an E, among them."""
+        """Name all metrics, those of trained weights and of encodings with an E among them."""
         names = []
         for weights, precision, shift, measure, layer in itertools.product(
             WEIGHTS, PRECISIONS, SHIFTS, MEASURES, self.layers
@@ -58,6 +58,7 @@ class Stability(Analysis):
         return names
 
     def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
+        """Measure both shifts, in both precisions, of all weights."""
         decoders = {"trained": model.decoder} if self.run_context.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)
         tokens = self.sample.to(model.device)
@@ -81,7 +82,7 @@ class Stability(Analysis):
 def shift_rows(
     decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[int], shift: int = 3
 ) -> dict[tuple[str, int], dict[str, float]]:
-    """:func:`changes` of some layers, counted from 1, when positions shift in two ways:
+    """Measure the :func:`changes` of some layers, counted from 1, by two shifts of positions:
 
     - ``add_tokens``: ``shift`` more BOS tokens come first. Compared are the pairs of original
       tokens, as they are: the probability that now falls on the new tokens is missing in their
@@ -99,7 +100,7 @@ def shift_rows(
 
 
 def shift_error(decoder: Decoder, tokens_BT: Tensor, shift: int = 3) -> float:
-    """The largest change of attention in any layer when position ids begin at ``shift``."""
+    """Return the largest change of attention in any layer when position ids begin at ``shift``."""
     unshifted = _positions(decoder, tokens_BT)
     before = trace(decoder, tokens_BT, positions_BT=unshifted)
     after = trace(decoder, tokens_BT, positions_BT=unshifted + shift)
@@ -107,9 +108,9 @@ def shift_error(decoder: Decoder, tokens_BT: Tensor, shift: int = 3) -> float:
 
 
 def changes(before: Trace, after: Trace, skip: int = 0) -> dict[str, float]:
-    """How a layer differs between two passes, of which the later one has ``skip`` more tokens at
-    its beginning. Over all rows and heads and the T (T + 1) / 2 pairs of a query and a key not
-    after it:
+    """Measure how a layer differs between two passes, of which the later one has ``skip`` more
+    tokens at its beginning. Over all rows and heads and the T (T + 1) / 2 pairs of a query and a
+    key not after it:
 
     | key                | value                                                               |
     |--------------------|---------------------------------------------------------------------|
@@ -132,13 +133,14 @@ def changes(before: Trace, after: Trace, skip: int = 0) -> dict[str, float]:
 
 
 def attention_change(before: Trace, after: Trace, skip: int = 0) -> float:
-    """Mean abs ΔA / mean abs A."""
+    """Compute mean abs ΔA / mean abs A."""
     change = _pairs(after.attention[..., skip:, skip:] - before.attention)
     return float(change.mean() / _pairs(before.attention).mean())
 
 
 def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
-    """A copy whose positional parameters have N(0, std) added, each from a generator of its own.
+    """Return a copy whose positional parameters have N(0, std) added, each from a generator of its
+    own.
 
     TAPE begins exactly as RoPE: at their initial values its parameters say nothing about what its
     updates preserve.
@@ -154,13 +156,16 @@ def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
 
 
 def _positions(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
-    """Given explicitly before a shift too, so that biases are computed alike before and after."""
+    """Return the positions, which are given before a shift too, so that biases are computed
+    alike.
+    """
     B, T = tokens_BT.shape
     return decoder.positions(B, T, tokens_BT.device, RowSampler(0, "stability positions"))
 
 
 def _block_change(before: Trace, after: Trace, skip: int) -> float:
-    """√ (Σ ‖Δ(e_i e_jᵀ)‖² / Σ ‖e_i e_jᵀ‖²), Frobenius norms over all pairs, heads and blocks.
+    """Compute √ (Σ ‖Δ(e_i e_jᵀ)‖² / Σ ‖e_i e_jᵀ‖²), Frobenius norms over all pairs, heads and
+    blocks.
 
     With U_i = [e_i, -e'_i] and V_j = [e_j, e'_j] the change is U_i V_jᵀ, and its squares over all
     pairs add up to tr(UᵀU VᵀV): no T × T matrix for each block. In fp64 what cancels in it leaves
@@ -175,7 +180,7 @@ def _block_change(before: Trace, after: Trace, skip: int) -> float:
 
 
 def _squares(U: Tensor, V: Tensor) -> Tensor:
-    """Σ_ij ‖U_i V_jᵀ‖², summed over rows, heads and blocks."""
+    """Compute Σ_ij ‖U_i V_jᵀ‖², summed over rows, heads and blocks."""
     with full_precision(U):
         UtU = torch.einsum("bihmlr,bihmls->bhmrs", U, U)
         VtV = torch.einsum("bihmlr,bihmls->bhmrs", V, V)
@@ -183,6 +188,8 @@ def _squares(U: Tensor, V: Tensor) -> Tensor:
 
 
 def _pairs(values: Tensor) -> Tensor:
-    """Absolute values (…, pairs) of the causal pairs of (T, T), in fp64 for means over millions."""
+    """Return absolute values (…, pairs) of the causal pairs of (T, T), in fp64 for means over
+    millions.
+    """
     rows, columns = torch.tril_indices(*values.shape[-2:], device=values.device)
     return values[..., rows, columns].abs().double()

@@ -72,7 +72,9 @@ class WordProblem(Task):
         self.rows_per_batch = rows_per_batch
 
     def stream(self, key: int, first: int, count: int, letters: int | None = None) -> Batch:
-        """Words, by default of ``train_letters``: BOS and letters, and the state after each one."""
+        """Draw words, by default of ``train_letters``: BOS and letters, and the state after each
+        one.
+        """
         length = letters or self.train_letters
         drawn = uniform_ints(len(self.group.letters), lanes(key, first, count, length))
         words = self.group.letters[drawn.astype(np.int64)]
@@ -83,8 +85,8 @@ class WordProblem(Task):
         return {"inputs": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
 
     def test_batches(self) -> list[tuple[str, Batch]]:
-        """Words of the longest length, all in one slice. The inputs are letters only, so that one
-        pass scores every place although the states before it are not shown.
+        """Draw words of the longest length, all in one slice. The inputs are letters only, so that
+        one pass scores every place although the states before it are not shown.
         """
         key = seed_for(0, "test")
         size = self.rows_per_batch
@@ -92,22 +94,24 @@ class WordProblem(Task):
         return [("words", self.stream(key, *place, self.lengths[-1])) for place in places]
 
     def test_sampler(self, number: int) -> RowSampler:
-        """Positions of a word are a function of its number, whatever the batch."""
+        """Sample positions of a word by its number, whatever the batch."""
         return RowSampler(0, "evaluation", first=number * self.rows_per_batch)
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """``right`` (B, letters): which states are right."""
+        """Say which states are right: ``right`` (B, letters)."""
         return {"right": (logits.argmax(-1) == labels)[:, 1:]}
 
     def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """``state``: right states of each word, in percent."""
+        """Sum the shares of right states of each word, in percent: ``state``."""
         right = self.score_rows(logits, batch["labels"])["right"]
         return {"state": (100 * right.sum(-1) / right.shape[1]).sum()}
 
     def validation_names(self) -> list[str]:
+        """Name the share of right states."""
         return ["state"]
 
     def metric_names(self) -> list[str]:
+        """Name right states and words of each length, and the means of trained and longer ones."""
         splits = splits_of((1, self.lengths[-1]), lambda place: place <= self.train_letters)
         names = []
         for n in self.lengths:
@@ -115,7 +119,7 @@ class WordProblem(Task):
         return names + split_names(["state"], splits)
 
     def summarise(self, scores: dict[Any, RowScores]) -> Evaluation:
-        """Shares of right states and of right words by length, and after each letter."""
+        """Average right states and right words by length, and after each letter."""
         right = scores["words"]["right"]
         right_so_far = np.logical_and.accumulate(right, 1)
         edges = [0, *self.lengths]
@@ -144,7 +148,9 @@ class WordProblem(Task):
         return Evaluation(metrics, heatmap, tables={"places": places})
 
     def _split_metrics(self, right: np.ndarray) -> dict[str, float]:
-        """``id/state`` and ``ood/state`` with their errors, from ``right`` (words, letters)."""
+        """Compute ``id/state`` and ``ood/state`` with their errors, from ``right`` (words,
+        letters).
+        """
         trained = right[:, : self.train_letters]
         longer = right[:, self.train_letters :]
         means = {True: {"state": trained.mean(1)}}
