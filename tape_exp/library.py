@@ -311,7 +311,8 @@ def plot(
     if losses:
         return _picture(_losses(run))
     from tape_exp.artifacts.figures import mean_grid
-    from tape_exp.drawing.plots import grids, run_matrices
+    from tape_exp.drawing.matrices import run_matrices
+    from tape_exp.drawing.plots import grids
 
     if text:
         if not isinstance(run, Loaded):

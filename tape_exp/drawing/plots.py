@@ -1,4 +1,4 @@
-"""Figures as functions of data: curves, grids and matrices; each writes a file of a column's width.
+"""Figures as functions of data: curves and grids; each writes a file of a column's width.
 
 The suffix of ``path`` is the format. The same data give the same bytes.
 """
@@ -15,7 +15,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 
 from tape_exp.drawing.style import (
-    DIVERGING,
     LETTER,
     REFERENCE,
     SCALE,
@@ -32,10 +31,14 @@ from tape_exp.drawing.style import (
 from tape_exp.runs.evaluation import Heatmap
 
 MARKED = 16  # points of a line that have a marker, at most
-MATRICES = {"attention": "attention", "products": "E·Eᵀ"}  # of the matrices of a run
-SYMBOLS = 24  # letters below a matrix, at most
 PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
 AT_TRAINED: dict[str, Any] = {"color": "grey", "linestyle": ":", "linewidth": 0.8}
+TRAINED_FRAME: dict[str, Any] = {
+    "fill": False,
+    "edgecolor": "tab:red",
+    "linestyle": "--",
+    "linewidth": 1,
+}
 BESIDE = 0.5  # inches of a panel that its axis and its labels take
 
 
@@ -192,20 +195,24 @@ def _draw_intervals(axis: Any, line: Line, panel: Panel) -> None:
     """Draw the intervals of the points that have one: a band where all have, else bars. Those of
     percentages end at 0 and 100.
     """
-    if not len(line.low):
+    x = []
+    lows = []
+    highs = []
+    if len(line.low):
+        for place, low, high in zip(line.x, line.low, line.high, strict=True):
+            if low is not None and high is not None:
+                x.append(place)
+                lows.append(low)
+                highs.append(high)
+    if lows == highs:  # of a single run, or there are none
         return
-    points = zip(line.x, line.low, line.high, strict=True)
-    intervals = [(x, low, high) for x, low, high in points if None not in (low, high)]
-    if all(low == high for _, low, high in intervals):
-        return
-    x, low, high = zip(*intervals, strict=True)
     if panel.ylim == PERCENT:
-        low = np.clip(low, 0, 100)
-        high = np.clip(high, 0, 100)
-    if panel.bars or not line.joined or len(intervals) < len(line.x):
-        axis.vlines(x, low, high, color=line.style.colour, alpha=0.5, linewidth=0.9)
+        lows = [*np.clip(lows, 0, 100)]
+        highs = [*np.clip(highs, 0, 100)]
+    if panel.bars or not line.joined or len(x) < len(line.x):
+        axis.vlines(x, lows, highs, color=line.style.colour, alpha=0.5, linewidth=0.9)
     else:
-        axis.fill_between(x, low, high, color=line.style.colour, alpha=0.1, linewidth=0)
+        axis.fill_between(x, lows, highs, color=line.style.colour, alpha=0.1, linewidth=0)
 
 
 @in_print
@@ -225,20 +232,30 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     above = max(fitted(name, side).count("\n") for name in heatmaps) * 1.4 * TYPE / 72
     below = 0.35 if first.columns else 0.27
     figure = new_figure(rows * (side + above + below) + 0.3, title)
-    same = len({(h.values.shape, *h.rows, *h.columns) for h in heatmaps.values()}) == 1
-    places = figure.subplots(rows, across, squeeze=False, sharex=same, sharey=same)
+    same = _have_the_same_axes([*heatmaps.values()])
+    axes = figure.subplots(rows, across, squeeze=False, sharex=same, sharey=same)
     image: Any = None
-    for place, (axis, (name, grid)) in enumerate(zip(places.flat, heatmaps.items(), strict=False)):
+    for place, (axis, (name, grid)) in enumerate(zip(axes.flat, heatmaps.items(), strict=False)):
         image = _draw_grid(axis, grid)
         axis.set_title("\n".join(fitted(part, side) for part in name.split("\n")))
         axis.tick_params(labelbottom=not same or place + across >= len(heatmaps))
-    for axis in places.flat[len(heatmaps) :]:
+    for axis in axes.flat[len(heatmaps) :]:
         axis.set_visible(False)
     figure.supxlabel(first.column_label, fontsize=TYPE)
     figure.supylabel(fitted(first.row_label, rows * side), fontsize=TYPE)
-    bar: Any = {"shrink": 0.9, "aspect": 14 * rows, "pad": 0.02}
-    figure.colorbar(image, ax=places.ravel().tolist(), label=first.title, **bar)
+    every = axes.ravel().tolist()
+    figure.colorbar(image, ax=every, label=first.title, shrink=0.9, aspect=14 * rows, pad=0.02)
     return save(figure, path)
+
+
+def _have_the_same_axes(grids: Sequence[Heatmap]) -> bool:
+    """Say whether all grids have the same rows and columns, so that they can share axes."""
+    first = grids[0]
+    for grid in grids:
+        same_names = grid.rows == first.rows and grid.columns == first.columns
+        if grid.values.shape != first.values.shape or not same_names:
+            return False
+    return True
 
 
 def _grids_a_row(count: int) -> int:
@@ -250,167 +267,62 @@ def _grids_a_row(count: int) -> int:
 
 def _as_curve(heatmap: Heatmap) -> Panel:
     """Draw a line for each row, over the lengths that the columns name."""
-    x = [int(name) for name in heatmap.columns] or [*range(1, len(heatmap.values[0]) + 1)]
-    axis = length_axis(x, heatmap.trained_length) | {"ylim": PERCENT}
+    lengths = [int(name) for name in heatmap.columns] or [*range(1, heatmap.values.shape[1] + 1)]
     lines = []
     for number, (name, y) in enumerate(zip(heatmap.rows, heatmap.values, strict=True)):
-        lines.append(Line(name, x, y, style=categorical(number)))
-    return Panel("", heatmap.column_label, heatmap.title, lines, **axis)
+        lines.append(Line(name, lengths, y, style=categorical(number)))
+    return Panel(
+        title="",
+        xlabel=heatmap.column_label,
+        ylabel=heatmap.title,
+        lines=lines,
+        trained=heatmap.trained_length,
+        ticks=lengths,
+        ylim=PERCENT,
+        log_x=min(lengths) > 0,
+    )
 
 
 def length_axis(lengths: Sequence[int], trained: float | None) -> dict[str, Any]:
-    """Describe the horizontal axis of every panel over lengths, as keywords of one."""
+    """Describe the horizontal axis of a panel over lengths, as keywords of :class:`Panel`."""
     return {"ticks": lengths, "trained": trained, "log_x": min(lengths) > 0}
 
 
 def _draw_grid(axis: Any, heatmap: Heatmap) -> Any:
     """Draw a grid, rows downward, with the names of its rows and columns; returns the image."""
     rows, columns = heatmap.values.shape
-    box: Any = {"extent": (0.5, columns + 0.5, rows + 0.5, 0.5), "interpolation": "none"}
-    aspect: Any = "equal" if rows == columns else "auto"
-    image = axis.imshow(heatmap.values, cmap=SCALE, vmin=0, vmax=100, aspect=aspect, **box)
+    image = axis.imshow(
+        heatmap.values,
+        cmap=SCALE,
+        vmin=0,
+        vmax=100,
+        aspect="equal" if rows == columns else "auto",
+        extent=(0.5, columns + 0.5, rows + 0.5, 0.5),
+        interpolation="none",
+    )
     height, width = heatmap.trained
     if height and width:
-        style: Any = {"fill": False, "edgecolor": "tab:red", "linestyle": "--", "linewidth": 1}
-        axis.add_patch(Rectangle((0.5, 0.5), width, height, **style))
-    axis.set_xticks(*ticks(columns, heatmap.columns, 6), rotation=45 if heatmap.columns else 0)
-    axis.set_yticks(*ticks(rows, heatmap.rows, 6))
+        axis.add_patch(Rectangle((0.5, 0.5), width, height, **TRAINED_FRAME))
+    below = ticks(columns, heatmap.columns, 6)
+    axis.set_xticks([*below], [*below.values()], rotation=45 if heatmap.columns else 0)
+    beside = ticks(rows, heatmap.rows, 6)
+    axis.set_yticks([*beside], [*beside.values()])
     return image
 
 
-def ticks(n: int, names: Sequence[str], few: int = 10) -> tuple[list[int], list[str]]:
-    """List the places and labels of ticks: all rows or columns if few or named, else about four."""
-    if names or n <= few:
+def ticks(n: int, names: Sequence[str], few: int = 10) -> dict[int, str]:
+    """Return the labels of rows or columns by their place, from 1: of all if these are few or
+    named, else of about four.
+
+    >>> ticks(2, ["sums", "products"]), ticks(40, [])
+    ({1: 'sums', 2: 'products'}, {10: '10', 20: '20', 30: '30', 40: '40'})
+    """
+    if names:
+        return dict(enumerate(names, 1))
+    if n <= few:
         step = 1
     elif n <= 10:
         step = 2
     else:
         step = n // 4
-    places = list(range(step, n + 1, step))
-    return places, list(names) or [str(place) for place in places]
-
-
-@in_print
-def matrices(
-    panels: Mapping[str, np.ndarray],
-    path: Path,
-    title: str,
-    label: Mapping[str, str],
-    symbols: Sequence[str] = (),
-) -> Path:
-    """Draw matrices of (query, key), queries downward, at positions from 0, or at ``symbols``.
-
-    Panels of one label share a scale and its colour bar. If there are negative values, white is 0
-    and the scale symmetric. A bar is pointed where a few entries are far above all others. NaN is
-    blank, and cut off where all have it at their ends.
-    """
-    groups: dict[str, list[str]] = {}
-    for name in panels:
-        groups.setdefault(label[name], []).append(name)
-    across = 2 if len(panels) < 7 else 4
-    rows = {kind: math.ceil(len(names) / across) for kind, names in groups.items()}
-    side = (WIDTH - 1.0) / across
-    figure = new_figure(sum(rows.values()) * (side + 0.25) + 0.25 * len(rows), title)
-    parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=[*rows.values()])
-    for part, (kind, names) in zip(parts.flat, groups.items(), strict=True):
-        scale = colour_range(np.concatenate([panels[name].ravel() for name in names]))
-        extend = scale.pop("extend")
-        wide = min(across, len(names))
-        axes = part.subplots(rows[kind], wide, squeeze=False, sharex=True, sharey=True)
-        height, width = np.max([np.argwhere(np.isfinite(panels[n])).max(0) for n in names], 0) + 1
-        for place, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
-            shown = panels[name][:height, :width]
-            image = axis.imshow(shown, interpolation="none", **scale)
-            axis.set_title(name if wide == 1 else fitted(name, side))
-            if symbols:
-                axis.set_xticks(range(len(symbols)), symbols)
-                axis.set_yticks(range(len(symbols)), symbols)
-                axis.set(xlabel="key", ylabel="query")
-            else:
-                axis.locator_params(nbins=4, integer=True)
-                axis.set(xlabel="key position", ylabel="query position")
-            if place % wide:
-                axis.set_ylabel("")
-            below = place + wide < len(names)
-            axis.tick_params(labelbottom=not below, labelleft=place % wide == 0)
-            if below:
-                axis.set_xlabel("")
-        for axis in axes.flat[len(names) :]:
-            axis.set_visible(False)
-        bar: Any = {"aspect": 16 * rows[kind], "pad": 0.02, "shrink": 0.9, "extend": extend}
-        part.colorbar(image, ax=[*axes.flat], label=kind, **bar)
-    return save(figure, path)
-
-
-def colour_range(values: np.ndarray) -> dict[str, Any]:
-    """Choose the colours of values and the ends of their scale; say whether some are beyond it."""
-    values = values[np.isfinite(values)]
-    signed = values.min() < 0
-    most = np.abs(values).max()
-    usual = np.quantile(np.abs(values), 0.99)
-    top = usual if most > 3 * usual > 0 else most
-    beyond = top < most
-    if signed:
-        extend = "both" if beyond else "neither"
-        return {"cmap": DIVERGING, "vmin": -top, "vmax": top, "extend": extend}
-    extend = "max" if beyond else "neither"
-    return {"cmap": SCALE, "vmin": values.min(), "vmax": top, "extend": extend}
-
-
-def causal(values: np.ndarray) -> np.ndarray:
-    """Blank the keys after the query in a matrix of (query, key)."""
-    return np.where(np.tri(*values.shape), values, np.nan)
-
-
-def run_matrices(
-    run: Mapping[str, np.ndarray], path: Path, title: str = "", symbols: Sequence[str] = ()
-) -> Path:
-    """Draw the matrices of a run, whose names are such as ``attention@2 first_solved``; positions
-    are named by their symbols where there is room for them.
-
-    Successive layers of the same matrix, as E·Eᵀ of an encoding without updates, share a panel.
-    """
-    panels = {}
-    label = {}
-    for keys in successive_alike(run):
-        kind = keys[0].partition("@")[0]
-        words = [MATRICES[kind], layers_of(keys), sample(keys[0])]
-        name = ", ".join(word for word in words if word)
-        panels[name] = causal(run[keys[0]]) if kind == "attention" else run[keys[0]]
-        label[name] = MATRICES[kind]
-    shown = symbols if sum(map(len, symbols)) <= SYMBOLS else ()
-    return matrices(panels, path, title, label, shown)
-
-
-def successive_alike(run: Mapping[str, np.ndarray]) -> list[list[str]]:
-    """List the names of matrices, those of successive layers with the same values together:
-    ``[["products@1", "products@2"], ["products@3"]]``.
-    """
-    groups: list[list[str]] = []
-    for key in sorted(run, key=kind_and_sample):
-        before = groups[-1][-1] if groups else None
-        if (
-            before is not None
-            and kind_and_sample(before) == kind_and_sample(key)
-            and np.allclose(run[before], run[key], equal_nan=True)
-        ):
-            groups[-1].append(key)
-        else:
-            groups.append([key])
-    return groups
-
-
-def kind_and_sample(key: str) -> tuple[str, str]:
-    """Say what a run's matrix is of: ``("attention", "first solved")``."""
-    return key.partition("@")[0], sample(key)
-
-
-def layers_of(keys: Sequence[str]) -> str:
-    """Write the layers of matrices, in words: ``layer 2`` or ``layers 1 to 3``."""
-    layers = [key.partition("@")[2].partition(" ")[0] for key in keys]
-    return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
-
-
-def sample(key: str) -> str:
-    """Say of which sample a run's matrix is."""
-    return key.partition(" ")[2].replace("_", " ")
+    return {place: str(place) for place in range(step, n + 1, step)}

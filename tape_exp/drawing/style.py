@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +49,18 @@ STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,  # TrueType
     "svg.fonttype": "none",  # text stays text: small files whose words can be found
     "svg.hashsalt": "tape_exp",
-    **{f"{axis}tick.labelsize": SMALL for axis in "xy"},
-    **{f"{axis}tick.major.{key}": n for axis in "xy" for key, n in (("width", 0.6), ("size", 2.5))},
-    **{f"{axis}tick.minor.{key}": n for axis in "xy" for key, n in (("width", 0.4), ("size", 1.5))},
-    **{f"{axis}tick.major.pad": 2 for axis in "xy"},
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.pad": 2,
+    "ytick.major.pad": 2,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
 }
 in_print = matplotlib.rc_context(STYLE)  # type: ignore[arg-type]  # decorates what draws
 # No time and no author, so that the same data give the same bytes.
@@ -81,51 +88,52 @@ REFERENCE = LineStyle("#6b6b6b", "", "--")  # what the others are compared with
 
 @dataclass(frozen=True)
 class Family:
-    """Models that are alike: the first has the first shade and the marker, in every figure."""
+    """Models that are alike: the first has the first shade and the marker, in every figure; the
+    n-th prefers the n-th shade, marker and dash from there.
+    """
 
-    names: Sequence[str]
+    members: str  # with spaces between them
     shades: Sequence[str]
     marker: str
 
+    @property
+    def names(self) -> list[str]:
+        """List the members."""
+        return self.members.split()
 
+
+# A new encoding comes last in its family, so that those before it keep their looks; one that has no
+# place here is drawn in a colour of none.
 FAMILIES = (
     Family(
-        (
-            *("rope", "xpos", "p_rope", "pope", "selective_rope", "repo", "grape", "rope_window"),
-            *("rnope_swa", "ssmax", "rope_theta", "rope_linear", "rope_ntk", "rope_yarn"),
-            *("carope", "rerope", "rope_temperature"),
-        ),
+        "rope xpos p_rope pope selective_rope repo grape rope_window rnope_swa ssmax rope_theta"
+        " rope_linear rope_ntk rope_yarn carope rerope rope_temperature",
         ("#0072b2", "#5fb0e6", "#00395a"),
         "o",
     ),
     Family(
-        ("nope", "sinusoidal", "learned", "base", "unigram", "nope_temperature"),
+        "nope sinusoidal learned base unigram nope_temperature",
         ("#000000", "#8a8a8a", "#4d4d4d"),
         "s",
     ),
-    Family(("randpe", "abacus", "coupling", "rfs"), ("#269bb0", "#7fd0df", "#0f4f5b"), "D"),
+    Family("randpe abacus coupling rfs", ("#269bb0", "#7fd0df", "#0f4f5b"), "D"),
     Family(
-        ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe", "bam"),
-        ("#009e73", "#6fd1b0", "#00523b"),
-        "^",
+        "fire t5 kerple_log kerple_power fire_randpe bam", ("#009e73", "#6fd1b0", "#00523b"), "^"
     ),
     Family(
-        (
-            *("tape", "tape_householder", "tape_yarn", "tape_tensor", "tape_randpe", "tape_full"),
-            *("tape_fourier", "tape_public_addition", "tape_no_attention", "tape_no_feed_forward"),
-            *("tape_neither", "tape_no_tensor", "tape_no_equivariance", "tape_i1", "tape_i2"),
-            *("tape_i8", "tape_i16", "tape_separate", "tape_embeddings", "tape_constant"),
-            *("tape_unit", "tape_mlp", "tape_scale", "tape_unit_temperature", "tape_complex"),
-        ),
+        "tape tape_householder tape_yarn tape_tensor tape_randpe tape_full tape_fourier"
+        " tape_public_addition tape_no_attention tape_no_feed_forward tape_neither tape_no_tensor"
+        " tape_no_equivariance tape_i1 tape_i2 tape_i8 tape_i16 tape_separate tape_embeddings"
+        " tape_constant tape_unit tape_mlp tape_scale tape_unit_temperature tape_complex",
         ("#d55e00", "#e6ab02", "#7a2300", "#c1121f", "#f0936b"),
         "v",
     ),
-    Family(("alibi", "grape_additive", "alibi_randpe"), ("#8f1d66", "#cf7fb4", "#4d0f37"), "P"),
-    Family(("path", "fox", "path_fox", "wall"), ("#8a4dff", "#c0a3ff", "#4a1fa0"), "X"),
-    Family(("cope", "dape"), ("#5c4410", "#b8965a"), ">"),
-    Family(("lora",), ("#1f1f99",), "h"),
-    Family(("longlora",), ("#009e73",), "p"),
-    Family(("theta",), ("#8a4dff",), "<"),
+    Family("alibi grape_additive alibi_randpe", ("#8f1d66", "#cf7fb4", "#4d0f37"), "P"),
+    Family("path fox path_fox wall", ("#8a4dff", "#c0a3ff", "#4a1fa0"), "X"),
+    Family("cope dape", ("#5c4410", "#b8965a"), ">"),
+    Family("lora", ("#1f1f99",), "h"),
+    Family("longlora", ("#009e73",), "p"),
+    Family("theta", ("#8a4dff",), "<"),
 )
 KEPT = ("#e6298e", "#79a600")  # colours of none of them, for encodings of one's own
 COLOURS = tuple(dict.fromkeys([*KEPT, *(family.shades[0] for family in FAMILIES)]))
@@ -167,7 +175,11 @@ def _plain(name: str) -> str:
 
 
 def _family_of(name: str) -> Family | None:
-    return next((family for family in FAMILIES if _plain(name) in family.names), None)
+    """Find the family of a name; None of an encoding of one's own."""
+    for family in FAMILIES:
+        if _plain(name) in family.names:
+            return family
+    return None
 
 
 def _free_style(name: str, taken: Sequence[LineStyle]) -> LineStyle:
@@ -216,14 +228,18 @@ def fitted(text: str, width: float, points: float = TYPE) -> str:
     """
     if not text:
         return ""
-    wrap = partial(textwrap.wrap, text, break_long_words=False)
-    letters = max(8, math.floor(width * 72 / (LETTER * points)))
-    lines = wrap(letters)
-    alike = range(math.ceil(len(text) / len(lines)), letters)
-    return "\n".join(next((each for n in alike if len(each := wrap(n)) == len(lines)), lines))
+    room = max(8, math.floor(width * 72 / (LETTER * points)))  # letters
+    lines = textwrap.wrap(text, room, break_long_words=False)
+    for letters in range(math.ceil(len(text) / len(lines)), room):
+        narrower = textwrap.wrap(text, letters, break_long_words=False)
+        if len(narrower) == len(lines):
+            return "\n".join(narrower)
+    return "\n".join(lines)
 
 
-FURTHER = re.compile(rb"(?<=\.\d\d)\d+|\n(?=[A-Zz])|(?<=\n[A-Z]) ")  # decimals, and space in paths
+# In the value of an attribute: decimals after the second, line breaks before a command of a path,
+# and the space after one.
+UNSEEN = re.compile(rb"(?<=\.\d\d)\d+|\n(?=[A-Zz])|(?<=\n[A-Z]) ")
 
 
 @in_print
@@ -237,8 +253,16 @@ def save(figure: Figure, path: Path) -> Path:
         figure.set_layout_engine(None)
     figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
     drawn = content.getvalue()
-    if kind == "svg":  # places to a hundredth of a point, no indents: git keeps every byte
-        drawn = re.sub(rb"\s*\n\s*", b"\n", drawn)
-        drawn = re.sub(rb'="[^"]+"', lambda part: FURTHER.sub(b"", part[0]), drawn)
-    write_atomically(path, drawn)
+    write_atomically(path, shortened(drawn) if kind == "svg" else drawn)
     return path
+
+
+def shortened(svg: bytes) -> bytes:
+    """Leave out of an SVG what nobody sees, since git keeps every byte: indents, places beyond a
+    hundredth of a point, and spaces within paths.
+
+    >>> shortened(b'<g>\\n  <path d="M 12.345678 0 \\nL 3.5 4.25 \\n"/>')
+    b'<g>\\n<path d="M 12.34 0L3.5 4.25\\n"/>'
+    """
+    without_indents = re.sub(rb"\s*\n\s*", b"\n", svg)
+    return re.sub(rb'="[^"]+"', lambda value: UNSEEN.sub(b"", value[0]), without_indents)

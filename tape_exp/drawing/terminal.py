@@ -61,8 +61,8 @@ def _block(name: str, grid: Heatmap, console: Console, tens: bool) -> Text:
     height, width = grid.trained if all(grid.trained) else (0, 0)
     framed = 0 < width < columns  # else no column is beyond what was seen
     side, below, corner = "|-+" if console.options.ascii_only else "│─┘"
-    names = dict(zip(*ticks(rows, grid.rows), strict=True))
-    heads = dict(zip(*ticks(columns, grid.columns), strict=True))
+    names = ticks(rows, grid.rows)
+    heads = ticks(columns, grid.columns)
     left = max(map(len, names.values())) + 1
     cell = _cell_width(grid, tens)
     head = ""

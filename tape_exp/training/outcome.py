@@ -29,7 +29,8 @@ log = logging.getLogger("tape_exp")
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
     """Write accuracy and patterns (PNG and NPZ) and tables (JSON); return the images."""
-    from tape_exp.drawing.plots import grids, run_matrices
+    from tape_exp.drawing.matrices import run_matrices
+    from tape_exp.drawing.plots import grids
 
     cfg = directory.cfg
     folder = directory.artifacts

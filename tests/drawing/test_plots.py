@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tape_exp.drawing import plots
+from tape_exp.drawing.matrices import run_matrices
 from tape_exp.drawing.plots import Line, Panel, labels_with_room
 from tape_exp.drawing.style import new_figure
 from tape_exp.runs.evaluation import Heatmap
@@ -60,7 +61,7 @@ def test_the_axes_hold_every_interval(ylim, drawn):
 )
 def test_attention_to_a_text_is_at_its_symbols_where_these_have_room(symbols, shown, tmp_path):
     path = tmp_path / "a.svg"
-    plots.run_matrices({"attention@1": np.eye(3)}, path, symbols=symbols)
+    run_matrices({"attention@1": np.eye(3)}, path, symbols=symbols)
     texts = re.findall(r">([^<]+)</text>", path.read_text())
     assert all(texts.count(symbol) == 2 * shown for symbol in symbols)
     assert ("key position" in texts) == (not shown)

@@ -8,8 +8,10 @@ import numpy as np
 
 from tape_exp.artifacts.cells import Cells
 from tape_exp.artifacts.figures import Draw, last_label, title_of
-from tape_exp.drawing import plots
+from tape_exp.drawing.matrices import Matrix, MatrixName, causal, matrices
 from tape_exp.results.record import Record
+
+PRODUCTS = "E·Eᵀ"
 
 
 def layers(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
@@ -17,15 +19,14 @@ def layers(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
     runs = view.runs(view.rows[0])
     if not runs:
         return None
-    panels = {}
-    for name, matrix in runs[0].get("matrices", {}).items():
-        kind, _, layer = name.partition("@")
-        if kind == "products":
-            panels[f"layer {layer}"] = np.array(matrix, float)
+    panels = []
+    for key, values in runs[0].get("matrices", {}).items():
+        name = MatrixName.parse(key)
+        if name.kind == "products":
+            panels.append(Matrix(f"layer {name.layer}", np.array(values, float), PRODUCTS))
     if not panels:
         return None
-    title = f"{title_of(view)}, seed {runs[0].seed}"
-    return partial(plots.matrices, panels, title=title, label=dict.fromkeys(panels, "E·Eᵀ"))
+    return partial(matrices, panels, title=f"{title_of(view)}, seed {runs[0].seed}")
 
 
 def pattern(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
@@ -37,17 +38,18 @@ def pattern(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
             first[last_label(row)] = runs[0]
     if not {"tape", "rope"} <= first.keys():
         return None
-    layer = max(int(name.split("@")[1]) for name in first["tape"]["matrices"])
+    tape = first["tape"]
+    rope = first["rope"]
+    layer = max(MatrixName.parse(key).layer for key in tape["matrices"])
+    attention = matrix_of(tape, "attention", layer) - matrix_of(rope, "attention", layer)
+    panels = [
+        Matrix("E·Eᵀ of TAPE", matrix_of(tape, "products", layer), PRODUCTS),
+        Matrix("E·Eᵀ of RoPE", matrix_of(rope, "products", layer), PRODUCTS),
+        Matrix("attention, TAPE − RoPE", causal(attention), "difference"),
+    ]
+    return partial(matrices, panels, title=f"{title_of(view)}, layer {layer}, seed {tape.seed}")
 
-    def matrix(model: str, kind: str) -> np.ndarray:
-        return np.array(first[model]["matrices"][f"{kind}@{layer}"], float)
 
-    difference = "attention, TAPE − RoPE"
-    panels = {
-        "E·Eᵀ of TAPE": matrix("tape", "products"),
-        "E·Eᵀ of RoPE": matrix("rope", "products"),
-        difference: plots.causal(matrix("tape", "attention") - matrix("rope", "attention")),
-    }
-    label = {**dict.fromkeys(panels, "E·Eᵀ"), difference: "difference"}
-    title = f"{title_of(view)}, layer {layer}, seed {first['tape'].seed}"
-    return partial(plots.matrices, panels, title=title, label=label)
+def matrix_of(run: Record, kind: str, layer: int) -> np.ndarray:
+    """Read a matrix of a run, (query, key)."""
+    return np.array(run["matrices"][f"{kind}@{layer}"], float)
