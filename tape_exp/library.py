@@ -318,7 +318,8 @@ def plot(
         if not isinstance(run, Loaded):
             raise ConfigError("plot shows attention to a text of a run, as te.load gives it.")
         seen = {f"attention@{layer}": p.mean(0).numpy() for layer, p in run.attention(text).items()}
-        return _picture(partial(run_matrices, seen, symbols=run.symbols(text)))
+        title = f"Attention of {run.record.get('run', run.folder.name)}, mean over heads"
+        return _picture(partial(run_matrices, seen, title=title, symbols=run.symbols(text)))
     record = Record(run.record if isinstance(run, Loaded) else run)
     if "axes" in record:
         return _picture(partial(grids, {record.get("run", ""): mean_grid([record])}))
@@ -352,7 +353,9 @@ def _losses(run: Loaded | dict[str, Any]) -> Callable[[Path], Path]:
     if not lines:
         raise ConfigError("this run has no losses: it trained nothing, or its curve is not kept.")
     panel = Panel("", "step", "loss (nats)", lines, log_y=True)
-    return lambda path: curves([panel], path)
+    record = run.record if isinstance(run, Loaded) else run
+    title = f"Losses of {record['run']}" if "run" in record else ""
+    return lambda path: curves([panel], path, title)
 
 
 def _picture(draw: Callable[[Path], Path]) -> "Image":

@@ -9,10 +9,19 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import SubFigure
 
-from tape_exp.drawing.style import DIVERGING, SCALE, WIDTH, fitted, in_print, new_figure, save
+from tape_exp.drawing.style import (
+    DIVERGING,
+    LETTER,
+    SCALE,
+    SMALL,
+    WIDTH,
+    fitted,
+    in_print,
+    new_figure,
+    save,
+)
 
 QUANTITIES = {"attention": "attention", "products": "E·Eᵀ"}  # what the kinds of matrices show
-SYMBOLS = 24  # letters below a matrix, at most
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,8 @@ class Matrix:
 
 @in_print
 def matrices(panels: Sequence[Matrix], path: Path, title: str, symbols: Sequence[str] = ()) -> Path:
-    """Draw matrices, queries downward, at positions from 0, or at ``symbols``.
+    """Draw matrices, queries downward, at ``symbols``, or where these have no room at positions
+    from 0.
 
     Rows and columns at the end that are blank in every panel of a quantity are cut off.
     """
@@ -34,19 +44,48 @@ def matrices(panels: Sequence[Matrix], path: Path, title: str, symbols: Sequence
     for panel in panels:
         by_quantity.setdefault(panel.quantity, []).append(panel)
     across = 2 if len(panels) < 7 else 4
-    side = (WIDTH - 1.0) / across  # inches of a panel
-    rows = [math.ceil(len(group) / across) for group in by_quantity.values()]
-    figure = new_figure(sum(rows) * (side + 0.25) + 0.25 * len(rows), title)
-    parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=rows)
+    if symbols and not _have_room(symbols, _side(across)):
+        if _have_room(symbols, _side(across // 2)):
+            across //= 2
+        else:
+            symbols = ()
+    heights = [_height(group, across) for group in by_quantity.values()]
+    figure = new_figure(sum(heights), title)
+    parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)
     for part, group in zip(parts.flat, by_quantity.values(), strict=True):
-        _draw_group(part, group, across, side, symbols)
+        _draw_group(part, group, across, symbols)
     return save(figure, path)
 
 
+def _side(across: int) -> float:
+    """Return the inches of a panel of so many beside each other."""
+    return (WIDTH - 1.0) / across
+
+
+def _have_room(symbols: Sequence[str], side: float) -> bool:
+    """Say whether symbols can be read below and beside a panel of so many inches."""
+    letters = sum(map(len, symbols)) + len(symbols) / 2  # with half a space after each
+    widths = letters * LETTER * SMALL / 72
+    heights = len(symbols) * 1.1 * SMALL / 72
+    return max(widths, heights) < side
+
+
+def _height(group: Sequence[Matrix], across: int) -> float:
+    """Return the inches of the rows of a group, with their titles and the labels of the axes."""
+    lines = max(_title(panel, group, across).count("\n") + 1 for panel in group)
+    rows = math.ceil(len(group) / across)
+    return rows * (_side(across) + 0.1 + lines * 0.15) + 0.25
+
+
+def _title(panel: Matrix, group: Sequence[Matrix], across: int) -> str:
+    """Wrap the title of a panel; one that is alone has the width of the figure."""
+    return panel.title if len(group) == 1 else fitted(panel.title, _side(across))
+
+
 def _draw_group(
-    part: SubFigure, group: Sequence[Matrix], across: int, side: float, symbols: Sequence[str]
+    part: SubFigure, group: Sequence[Matrix], across: int, symbols: Sequence[str]
 ) -> None:
-    """Draw the panels of one quantity, each so many inches wide, with their colour bar."""
+    """Draw the panels of one quantity, so many beside each other, with their colour bar."""
     rows = math.ceil(len(group) / across)
     columns = min(across, len(group))
     axes = part.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -61,7 +100,7 @@ def _draw_group(
             vmin=scale.low,
             vmax=scale.high,
         )
-        axis.set_title(panel.title if columns == 1 else fitted(panel.title, side))
+        axis.set_title(_title(panel, group, across))
         leftmost = place % columns == 0
         lowest = place + columns >= len(group)
         _label(axis, symbols, leftmost, lowest)
@@ -127,42 +166,36 @@ class MatrixName:
 
     kind: str  # a key of QUANTITIES
     layer: int
-    sample: str  # empty where a run has one only
 
     @classmethod
     def parse(cls, name: str) -> "MatrixName":
         """Read the name of a run's matrix.
 
-        >>> MatrixName.parse("attention@2 first_solved")
-        MatrixName(kind='attention', layer=2, sample='first solved')
+        >>> MatrixName.parse("attention@2")
+        MatrixName(kind='attention', layer=2)
         """
-        kind, _, place = name.partition("@")
-        layer, _, sample = place.partition(" ")
-        return cls(kind, int(layer), sample.replace("_", " "))
+        kind, _, layer = name.partition("@")
+        return cls(kind, int(layer))
 
 
 def run_matrices(
     run: Mapping[str, np.ndarray], path: Path, title: str = "", symbols: Sequence[str] = ()
 ) -> Path:
-    """Draw the matrices of a run by their names, which :class:`MatrixName` reads; positions are
-    named by their symbols where there is room for them.
+    """Draw the matrices of a run by their names, which :class:`MatrixName` reads.
 
     Successive layers of the same matrix, as E·Eᵀ of an encoding without updates, share a panel.
     """
     panels = []
     for names in successive_alike(run):
-        first = MatrixName.parse(names[0])
-        quantity = QUANTITIES[first.kind]
-        layers = f"layer {first.layer}"
-        if len(names) > 1:
-            layers = f"layers {first.layer} to {MatrixName.parse(names[-1]).layer}"
-        words = [quantity, layers, first.sample]
         values = run[names[0]]
-        if first.kind == "attention":
-            values = causal(values)
-        panels.append(Matrix(", ".join(filter(None, words)), values, quantity))
-    shown = symbols if sum(map(len, symbols)) <= SYMBOLS else ()
-    return matrices(panels, path, title, shown)
+        first = MatrixName.parse(names[0])
+        last = MatrixName.parse(names[-1])
+        layers = f"layer {first.layer}"
+        if last != first:
+            layers = f"layers {first.layer} to {last.layer}"
+        shown = causal(values) if first.kind == "attention" else values
+        panels.append(Matrix(layers, shown, QUANTITIES[first.kind]))
+    return matrices(panels, path, title, symbols)
 
 
 def successive_alike(run: Mapping[str, np.ndarray]) -> list[list[str]]:
@@ -173,15 +206,14 @@ def successive_alike(run: Mapping[str, np.ndarray]) -> list[list[str]]:
     [['products@1', 'products@2'], ['products@3']]
     """
 
-    def kind_and_sample(name: str) -> tuple[str, str]:
-        parsed = MatrixName.parse(name)
-        return parsed.kind, parsed.sample
+    def kind(name: str) -> str:
+        return MatrixName.parse(name).kind
 
     groups: list[list[str]] = []
-    for name in sorted(run, key=kind_and_sample):
-        previous = groups[-1][-1] if groups else name
-        same_kind = kind_and_sample(previous) == kind_and_sample(name)
-        if groups and same_kind and np.allclose(run[previous], run[name], equal_nan=True):
+    for name in sorted(run, key=kind):
+        previous = groups[-1][-1] if groups else ""
+        same_kind = previous and kind(previous) == kind(name)
+        if same_kind and np.allclose(run[previous], run[name], equal_nan=True):
             groups[-1].append(name)
         else:
             groups.append([name])

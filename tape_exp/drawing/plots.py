@@ -33,12 +33,7 @@ from tape_exp.runs.evaluation import Heatmap
 MARKED = 16  # points of a line that have a marker, at most
 PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
 AT_TRAINED: dict[str, Any] = {"color": "grey", "linestyle": ":", "linewidth": 0.8}
-TRAINED_FRAME: dict[str, Any] = {
-    "fill": False,
-    "edgecolor": "tab:red",
-    "linestyle": "--",
-    "linewidth": 1,
-}
+TRAINED_FRAME: dict[str, Any] = {"color": "tab:red", "linestyle": "--", "linewidth": 1}
 BESIDE = 0.5  # inches of a panel that its axis and its labels take
 
 
@@ -153,11 +148,27 @@ def _draw_panel(axis: Any, panel: Panel, width: float) -> None:
         axis.set_ylim(panel.ylim)
     axis.grid()
     if panel.ticks:
-        labels = panel.ticklabels
-        if panel.log_x:
-            labels = labels_with_room(panel.ticks, panel.trained, width)
-        axis.set_xticks(panel.ticks, labels or [f"{tick:g}" for tick in panel.ticks])
-        axis.xaxis.minorticks_off()
+        _label_ticks(axis, panel, width)
+
+
+def _label_ticks(axis: Any, panel: Panel, width: float) -> None:
+    """Label the horizontal axis of a panel that is so many inches wide: lengths as far as there is
+    room, and words aslant where a line of one is wider than its place.
+    """
+    axis.set_xticks(panel.ticks)
+    axis.xaxis.minorticks_off()
+    if panel.ticklabels:
+        words = [line for label in panel.ticklabels for line in label.split("\n")]
+        widest = max(map(len, words)) * LETTER * SMALL / 72
+        if widest > width / len(panel.ticklabels):
+            aslant = [label.replace("\n", " ") for label in panel.ticklabels]
+            axis.set_xticklabels(aslant, rotation=30, ha="right", rotation_mode="anchor")
+        else:
+            axis.set_xticklabels(panel.ticklabels)
+    elif panel.log_x:
+        axis.set_xticklabels(labels_with_room(panel.ticks, panel.trained, width))
+    else:
+        axis.set_xticklabels([f"{tick:g}" for tick in panel.ticks])
 
 
 def _label_logarithms(axis: Any) -> None:
@@ -222,30 +233,53 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     What was seen in training is framed. Where the rows of a single grid are not an axis, as of a
     task that varies the length only, each row is a curve. Two spaces in a name break its line.
     """
-    heatmaps = {name.replace("  ", "\n"): grid for name, grid in panels.items()}
-    first = next(iter(heatmaps.values()))
+    heatmaps = [*panels.values()]
+    first = heatmaps[0]
     if not first.row_label:
         return curves([_as_curve(first)], path, title)
     across = _grids_a_row(len(heatmaps))
     rows = math.ceil(len(heatmaps) / across)
     side = (WIDTH - 0.9) / across - 0.05  # inches of a grid
-    above = max(fitted(name, side).count("\n") for name in heatmaps) * 1.4 * TYPE / 72
-    below = 0.35 if first.columns else 0.27
-    figure = new_figure(rows * (side + above + below) + 0.3, title)
-    same = _have_the_same_axes([*heatmaps.values()])
+    titles = [_lines_of(name, side) for name in panels]
+    xlabel = first.column_label
+    if any(all(grid.trained) for grid in heatmaps):
+        xlabel += "\nframed: seen in training"
+    around = 0.2 + (xlabel.count("\n") + 1) * 0.1
+    figure = new_figure(_height_of_rows(titles, across, side, bool(first.columns)) + around, title)
+    same = _have_the_same_axes(heatmaps)
     axes = figure.subplots(rows, across, squeeze=False, sharex=same, sharey=same)
     image: Any = None
-    for place, (axis, (name, grid)) in enumerate(zip(axes.flat, heatmaps.items(), strict=False)):
+    for place, (axis, grid) in enumerate(zip(axes.flat, heatmaps, strict=False)):
         image = _draw_grid(axis, grid)
-        axis.set_title("\n".join(fitted(part, side) for part in name.split("\n")))
+        axis.set_title("\n".join(titles[place]))
         axis.tick_params(labelbottom=not same or place + across >= len(heatmaps))
     for axis in axes.flat[len(heatmaps) :]:
         axis.set_visible(False)
-    figure.supxlabel(first.column_label, fontsize=TYPE)
-    figure.supylabel(fitted(first.row_label, rows * side), fontsize=TYPE)
+    figure.supxlabel(xlabel, fontsize=TYPE)
+    figure.supylabel(fitted(first.row_label, rows * (side + 0.3)), fontsize=TYPE)
     every = axes.ravel().tolist()
     figure.colorbar(image, ax=every, label=first.title, shrink=0.9, aspect=14 * rows, pad=0.02)
     return save(figure, path)
+
+
+def _lines_of(name: str, width: float) -> list[str]:
+    """Break the name of a grid at two spaces, and where it is wider than so many inches."""
+    lines = []
+    for part in name.split("  "):
+        lines += fitted(part, width).split("\n")
+    return lines
+
+
+def _height_of_rows(
+    titles: Sequence[Sequence[str]], across: int, side: float, named_columns: bool
+) -> float:
+    """Return the inches of rows of grids below their titles, which are given as lines."""
+    below = 0.35 if named_columns else 0.27
+    height = 0.0
+    for begin in range(0, len(titles), across):
+        lines = max(len(title) for title in titles[begin : begin + across])
+        height += side + below + (lines - 1) * 1.4 * TYPE / 72
+    return height
 
 
 def _have_the_same_axes(grids: Sequence[Heatmap]) -> bool:
@@ -302,7 +336,7 @@ def _draw_grid(axis: Any, heatmap: Heatmap) -> Any:
     )
     height, width = heatmap.trained
     if height and width:
-        axis.add_patch(Rectangle((0.5, 0.5), width, height, **TRAINED_FRAME))
+        axis.add_patch(Rectangle((0.5, 0.5), width, height, fill=False, **TRAINED_FRAME))
     below = ticks(columns, heatmap.columns, 6)
     axis.set_xticks([*below], [*below.values()], rotation=45 if heatmap.columns else 0)
     beside = ticks(rows, heatmap.rows, 6)

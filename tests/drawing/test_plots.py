@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tape_exp.drawing import plots
-from tape_exp.drawing.matrices import run_matrices
+from tape_exp.drawing.matrices import Matrix, matrices, run_matrices
 from tape_exp.drawing.plots import Line, Panel, labels_with_room
-from tape_exp.drawing.style import new_figure
+from tape_exp.drawing.style import WIDTH, new_figure
 from tape_exp.runs.evaluation import Heatmap
 
 
@@ -57,14 +57,46 @@ def test_the_axes_hold_every_interval(ylim, drawn):
 
 
 @pytest.mark.parametrize(
-    ("symbols", "shown"), [([*"ab|"], True), (["twenty letters and more"] * 3, False)]
+    ("symbols", "shown"),
+    [
+        ([*"ab|"], True),
+        ([*"123456789+abcdefg="], True),  # with one panel beside another there is no room for these
+        ([*"123456789+abcdefghijklmno="], False),
+        (["twenty letters and more"] * 3, False),
+    ],
 )
 def test_attention_to_a_text_is_at_its_symbols_where_these_have_room(symbols, shown, tmp_path):
     path = tmp_path / "a.svg"
-    run_matrices({"attention@1": np.eye(3)}, path, symbols=symbols)
+    run_matrices({"attention@1": np.eye(len(symbols))}, path, symbols=symbols)
     texts = re.findall(r">([^<]+)</text>", path.read_text())
-    assert all(texts.count(symbol) == 2 * shown for symbol in symbols)
+    assert all((texts.count(symbol) == 2) == shown for symbol in symbols)
     assert ("key position" in texts) == (not shown)
+
+
+def test_many_matrices_with_long_titles_keep_their_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("tape_exp.drawing.matrices.save", lambda figure, path: figure)
+    panels = [Matrix(f"layer {n}, a title of lines", np.eye(9), "E") for n in range(1, 13)]
+    figure = matrices(panels, tmp_path / "a.svg", "many")
+    figure.draw_without_rendering()
+    widths = [axis.get_position().width * WIDTH for axis in figure.axes if axis.images]
+    assert len(widths) == 12
+    assert min(widths) > 0.35  # inches
+
+
+def test_words_below_an_axis_are_aslant_where_they_would_overlap():
+    lines = [Line("a", [0, 1, 2], [1, 2, 3])]
+    for words, rotation in ((["gain", "turn", "no\nupdate"], 0), (["no\nfeed-forward"] * 3, 30)):
+        axis = new_figure(2.0).subplots()
+        panel = Panel("", "", "", lines, ticks=[0, 1, 2], ticklabels=words)
+        plots._draw_panel(axis, panel, 1.5)
+        assert [label.get_rotation() for label in axis.get_xticklabels()] == [rotation] * 3
+
+
+def test_a_heatmap_says_what_its_frame_is(tmp_path):
+    grid = Heatmap(np.eye(4), "right (%)", "first", "second", trained=(2, 2))
+    assert "seen in training" in plots.grids({"a": grid}, tmp_path / "a.svg").read_text()
+    grid = Heatmap(np.eye(4), "right (%)", "first", "second", trained=(0, 0))
+    assert "seen in training" not in plots.grids({"a": grid}, tmp_path / "a.svg").read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tape_exp.artifacts.cells import Cells
 from tape_exp.artifacts.figures import Draw
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel
-from tape_exp.drawing.style import styles_of
+from tape_exp.drawing.style import LineStyle, styles_of
 from tape_exp.paper.special.addition_trend import paper_extra_lengths
 from tape_exp.results.statistics import Value, lead, over_seeds
 from tape_exp.settings.naming import display_name
@@ -40,11 +40,20 @@ def panels_of(view: Cells) -> list[Panel]:
         if {"tape", rival} <= lengths.keys():
             leads[rival] = leads_of(lengths["tape"], lengths[rival])
             papers_leads[rival] = differences(papers["tape"], papers[rival])
-    every = [
-        LadderPanel("beyond the trained digits", "extra length (fraction)", lengths, papers),
-        LadderPanel("TAPE's lead over others, paired by seed", "difference", leads, papers_leads),
-    ]
-    return [panel.drawn() for panel in every if any(panel.ours.values())]
+    length = LadderPanel(
+        "how far beyond the trained digits sums are solved",
+        "extra length (fraction of the trained)",
+        lengths,
+        papers,
+    )
+    lead = LadderPanel(
+        "TAPE's lead over others, paired by seed", "difference in extra length", leads, papers_leads
+    )
+    panels = []
+    for panel in (length, lead):
+        if any(panel.ours.values()):
+            panels.append(panel.drawn())
+    return panels
 
 
 def extra_lengths(view: Cells, sizes: Sequence[str]) -> dict[str, ByDigits]:
@@ -84,23 +93,46 @@ class LadderPanel:
     paper: Mapping[str, Mapping[int, float]]
 
     def drawn(self) -> Panel:
-        """Draw the points of each model side by side."""
+        """Draw the points of each model side by side: ours filled, and the paper's open."""
         styles = styles_of(self.ours)
         lines = []
         ticks: set[int] = set()
-        for place, (model, values) in enumerate(self.ours.items()):
+        for place, (model, ours) in enumerate(self.ours.items()):
             beside = 1.025 ** (place - len(self.ours) / 2)
-            if values:
-                x = [digits * beside for digits in values]
-                y = [value.number for value in values.values()]
-                low = [None if value.pair else value.low for value in values.values()]
-                high = [None if value.pair else value.high for value in values.values()]
-                ours: Any = {"style": styles[model], "joined": len(x) >= FEWEST}
-                lines.append(Line(display_name(model), x, y, low, high, **ours))
             papers = self.paper[model]
-            x = [digits * beside for digits in papers]
-            open_marks: Any = {"style": styles[model], "joined": False, "hollow": True}
-            lines.append(Line("", x, [*papers.values()], **open_marks))
-            ticks |= values.keys() | papers.keys()
-        axis: Any = {"ticks": sorted(ticks), "log_x": True, "bars": True}
-        return Panel(self.title, "trained digits", self.quantity, lines, **axis)
+            if ours:
+                lines.append(line_of_ours(display_name(model), ours, beside, styles[model]))
+            lines.append(
+                Line(
+                    name="",
+                    x=[digits * beside for digits in papers],
+                    y=[*papers.values()],
+                    style=styles[model],
+                    joined=False,
+                    hollow=True,
+                )
+            )
+            ticks |= ours.keys() | papers.keys()
+        return Panel(
+            self.title,
+            "trained digits",
+            self.quantity,
+            lines,
+            ticks=sorted(ticks),
+            log_x=True,
+            bars=True,
+        )
+
+
+def line_of_ours(name: str, values: ByDigits, beside: float, style: LineStyle) -> Line:
+    """Draw our values, each a little beside its digits; those of two seeds have no interval."""
+    x = []
+    y = []
+    low = []
+    high = []
+    for digits, value in values.items():
+        x.append(digits * beside)
+        y.append(value.number)
+        low.append(None if value.pair else value.low)
+        high.append(None if value.pair else value.high)
+    return Line(name, x, y, low, high, style, joined=len(x) >= FEWEST)
