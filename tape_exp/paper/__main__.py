@@ -104,21 +104,23 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     paths = []
     judgements: dict[Path, list[pages.Judgement]] = {}
     written = set()
-    for artifact, shown, found in pages.judged(records):
+    for judged in pages.judged(records):
+        artifact = judged.artifact
         results = artifact.results
-        judgements.setdefault(results, []).extend(found)
+        judgements.setdefault(results, []).extend(judged.judgements)
         if chosen and artifact.name not in chosen:
             continue
-        if chosen and not shown:
+        if chosen and not judged.shown:
             warn(f"{artifact.name}: nothing is recorded; {artifact.run_command('smoke')} runs it.")
-        for view in shown:
+        for view in judged.shown:
             written.add(results)
             view.warn_of_empty_columns()
             paths += write_table(view, "tex" in formats)
             for suffix, draw in figures(view):
-                for kind in ("svg", *(kind for kind in formats if kind != "tex")):
-                    path = results / "figures" / f"{artifact.name}-{view.scale}{suffix}.{kind}"
-                    drawings.append((draw, path))
+                for kind in ("svg", *formats):
+                    if kind != "tex":
+                        path = results / "figures" / f"{artifact.name}-{view.scale}{suffix}.{kind}"
+                        drawings.append((draw, path))
     draw_all(drawings)
     if chosen:
         paths += [path for _, path in drawings]

@@ -1,4 +1,35 @@
-"""The comparisons that a claim of an artifact makes, and the verdict on it."""
+"""The comparisons that a claim of an artifact makes, and the verdict on it.
+
+A claim is a part of ``conf/paper/<name>.yaml``. Its keys, which
+:class:`~tape_exp.artifacts.artifact.Claim` lists, say
+
+- who is compared: each label of ``better`` with those of ``than`` (default: with all others), or
+  with ``pairs`` each label with the one before it. They are labels of the dimension ``among``
+  (default: the last one, as the models). The comparison is made at every label of each other
+  dimension, or at those of ``rows``, where ``last`` is the last one that has a measured number.
+- at what: in each column of ``at``, whose value is what the verdict calls it. Of columns that
+  differ in a length the last one counts; with ``every`` each; with ``pooled`` the mean logarithm
+  over all of them, once for each corpus.
+- how: ``lower`` numbers are better, or else higher ones. Behind by no more than ``margin`` is as
+  good. Where nobody is above ``floor``, a number or the path of a function of the column, nothing
+  can be told. ``digits`` is how many decimals a verdict shows, and ``builtin`` a note on verdicts
+  about generated text.
+- the paper's numbers: those of the column, unless ``paper`` says where they are, ``paper_label``
+  whose they are, and ``paper_at`` at what; or those of the function whose path is ``published``.
+- or else a ``rule``: the path of a function that decides in the place of comparisons.
+
+An example, of the models rope, fire and tape and of columns at 512 and at 1024 tokens::
+
+    claim:
+      text: TAPE has a lower perplexity than RoPE and FIRE.
+      than: [rope, fire]
+      at: {"{who} {n}": "{n} tokens"}
+      lower: true
+
+This is one contest, "1024 tokens": tape against rope and against fire. ``every: true`` adds one
+called "512 tokens", and the four comparisons are then one family of tests.
+:func:`~tape_exp.paper.verdicts.decide` makes the verdict of them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,46 +54,51 @@ def verdict(view: View, claim: Claim) -> Verdict:
     return decide([*contests(view, claim)], claim.builtin if on_builtin else "")
 
 
+def contests(view: View, claim: Claim) -> Iterator[Contest]:
+    """Yield the contests of a claim: at each choice of the other dimensions, at each place, of each
+    favourite.
+    """
+    among = claim.among
+    if not among:
+        among = view.dimensions()[-1] if view.dimensions() else "model"
+    matches = matches_of(claim, labels_of(view, among))
+    for rows in rows_compared(view, claim, among):
+        by_label = {row.labels[among]: row for row in rows}
+        for place in places_of(view, claim):
+            for match in matches:
+                yield contest(view, claim, by_label, place, match)
+
+
+# ---- who is compared ----
+
+
 @dataclass(frozen=True)
 class Match:
     """Labels of the rows that are compared."""
 
     favourite: str
-    rivals: list[str]
-
-
-@dataclass(frozen=True)
-class Comparable:
-    """At what they are compared: a column, or several together, and what the claim calls it."""
-
-    columns: Sequence[Column]
-    title: str
-
-
-def contests(view: View, claim: Claim) -> Iterator[Contest]:
-    """Yield the comparisons that a claim makes: at each choice of the other dimensions, in each
-    column, of each pair of a favourite and its rivals.
-
-    Of ``better: [tape]``, ``at: {"{n}": "{n} tokens"}`` and the models rope, fire and tape there is
-    one: tape against rope and fire, in the column of the longest length.
-    """
-    last = view.dimensions()[-1] if view.dimensions() else "model"
-    among = claim.among or last
-    matches = matches_of(claim, labels_of(view, among))
-    for rows in rows_compared(view, claim, among):
-        by_label = {row.labels[among]: row for row in rows}
-        for at in comparables(view, claim):
-            for match in matches:
-                yield contest(view, claim, by_label, at, match)
+    rivals: Sequence[str]
 
 
 def matches_of(claim: Claim, labels: Sequence[str]) -> list[Match]:
-    """Say who is compared with whom."""
+    """Say who is compared with whom, of the labels of a dimension.
+
+    >>> matches_of(Claim(text="", better=["tape"]), ["rope", "fire", "tape"])
+    [Match(favourite='tape', rivals=['rope', 'fire'])]
+    >>> matches_of(Claim(text="", better=["tape"], than=["rope"]), ["rope", "fire", "tape"])
+    [Match(favourite='tape', rivals=['rope'])]
+    >>> matches_of(Claim(text="", pairs=True), ["1", "2", "3"])
+    [Match(favourite='2', rivals=['1']), Match(favourite='3', rivals=['2'])]
+    """
     if claim.pairs:
         return [Match(deeper, [before]) for before, deeper in pairwise(labels)]
-    others = [label for label in labels if label not in claim.better]
-    rivals = others if claim.than is None else claim.than
-    return [Match(favourite, [*rivals]) for favourite in claim.better]
+    than = claim.than
+    if than is None:
+        than = [label for label in labels if label not in claim.better]
+    matches = []
+    for favourite in claim.better:
+        matches.append(Match(favourite, [rival for rival in than if rival != favourite]))
+    return matches
 
 
 def labels_of(view: View, dimension: str) -> list[str]:
@@ -73,8 +109,11 @@ def labels_of(view: View, dimension: str) -> list[str]:
 
 
 def rows_compared(view: View, claim: Claim, among: str) -> Iterator[list[Row]]:
-    """Yield the rows of each choice of the other dimensions: they differ in ``among`` alone."""
-    others = {name: labels_of(view, name) for name in view.dimensions() if name != among}
+    """Yield the rows of each choice of the other dimensions: they differ in ``among`` only."""
+    others = {}
+    for name in view.dimensions():
+        if name != among:
+            others[name] = labels_of(view, name)
     for name, chosen in claim.rows.items():
         others[name] = [last_measured(view, name)] if chosen == "last" else chosen
     for choice in product(*others.values()):
@@ -83,7 +122,7 @@ def rows_compared(view: View, claim: Claim, among: str) -> Iterator[list[Row]]:
 
 
 def last_measured(view: View, name: str) -> str:
-    """Find the last label of a dimension of which something is measured."""
+    """Find the last label of a dimension of which something is measured; empty where nothing is."""
     columns = [column for column in view.columns if "metric" in column.spec]
     rows = {row.labels[name]: row for row in view.rows}
     for label, row in reversed(rows.items()):
@@ -93,71 +132,81 @@ def last_measured(view: View, name: str) -> str:
     return ""
 
 
-def comparables(view: View, claim: Claim) -> Iterator[Comparable]:
-    """Yield each column at which the claim compares, or the lengths of a corpus together."""
-    for name, title in claim.at.items():
+# ---- at what ----
+
+
+@dataclass(frozen=True)
+class Place:
+    """At what they are compared: a column, or several together, and what the claim calls it."""
+
+    columns: Sequence[Column]
+    title: str
+
+
+def places_of(view: View, claim: Claim) -> Iterator[Place]:
+    """Yield each column at which a claim compares, or the lengths of a corpus together."""
+    for template, title in claim.at.items():
         if claim.pooled:
-            by_corpus: dict[tuple[Any, ...], list[Column]] = {}
-            for column in places(view, name, every_length=True):
-                corpus = tuple(at for at in column.at.values() if not isinstance(at, int))
-                by_corpus.setdefault(corpus, []).append(column)
-            for columns in by_corpus.values():
-                yield Comparable(columns, title)
+            for columns in columns_by_corpus(view, template):
+                yield Place(columns, title)
         else:
-            for column in places(view, name, claim.every):
-                yield Comparable([column], title)
+            for column in our_columns(view, template, claim.every):
+                yield Place([column], title)
 
 
-def places(view: View, name: str, every_length: bool = False) -> list[Column]:
-    """List the columns of ours that a claim is about: of those by a length the last, or all, from
-    it.
-    """
-    columns = [column for column in view.columns_named(name) if column.who == "ours"]
+def columns_by_corpus(view: View, template: str) -> list[list[Column]]:
+    """Group our columns of a template that differ only in their length, the longest first."""
+    groups: dict[tuple[Any, ...], list[Column]] = {}
+    for column in our_columns(view, template, every_length=True):
+        corpus = tuple(value for value in column.at.values() if not isinstance(value, int))
+        groups.setdefault(corpus, []).append(column)
+    return [*groups.values()]
+
+
+def our_columns(view: View, template: str, every_length: bool = False) -> list[Column]:
+    """List our columns of a template: of those that differ in a length the last, or all from it."""
+    columns = [column for column in view.columns_named(template) if column.who == "ours"]
     if not all(is_by_length(column) for column in columns):
         return columns
     return columns[::-1] if every_length else columns[-1:]
 
 
 def is_by_length(column: Column) -> bool:
-    """Say whether a column is told from its neighbours by numbers alone."""
+    """Say whether a column is told from its neighbours by numbers only."""
     return all(isinstance(value, int) for value in column.at.values())
 
 
+# ---- a contest: our numbers and the paper's ----
+
+
 def contest(
-    view: View, claim: Claim, rows: Mapping[str, Row], at: Comparable, match: Match
+    view: View, claim: Claim, rows: Mapping[str, Row], place: Place, match: Match
 ) -> Contest:
-    """Make one comparison of a claim, among rows by their label."""
-    column = at.columns[0]
-    measured: dict[str, Value | None] = {}
-    published: dict[str, Value | None] = {}
-    for label, row in rows.items():
-        ours = [measure(view, row, one) for one in at.columns]
-        papers = [paper_number(view, claim, row, one) for one in at.columns]
-        measured[label] = together(ours, claim.pooled)
-        published[label] = together(papers, claim.pooled)
-    of_favourite = rows.get(match.favourite)
-    labels = {**column.at, **(of_favourite.labels if of_favourite else {})}
-    published_where = name_of(claim.paper_at or at.title, labels | papers_place(view, column))
-    if claim.published:
-        papers_numbers = function_at(claim.published, f"published of {view.artifact.name}")
-        published_where, published = papers_numbers(view)
-    if published.get(claim.paper_label):
-        published[match.favourite] = published[claim.paper_label]
-    title = at.title
+    """Make one contest of a claim, among rows by their label."""
+    column = place.columns[0]
+    favourite = rows.get(match.favourite)
+    labels = dict(column.at)
+    runs = []
+    if favourite is not None:
+        labels |= favourite.labels
+        runs = view.runs(favourite, column)
+    title = place.title
     if claim.pairs:
         title = f"{claim.among or 'layer'}s {match.rivals[0]} to {match.favourite}"
-    runs = view.runs(of_favourite, column) if of_favourite else []
-    digits = column.spec.get("digits", 2) if claim.digits is None else claim.digits
+    published = published_numbers(view, claim, rows, place, labels)
+    values = dict(published.values)
+    if values.get(claim.paper_label):
+        values[match.favourite] = values[claim.paper_label]
     return Contest(
         where=view.filled(name_of(title, labels), runs),
         favourite=called(match.favourite, claim),
-        rivals=[called(rival, claim) for rival in match.rivals if rival != match.favourite],
-        measured=known(measured, claim),
-        published=known(published, claim),
-        published_where=published_where,
+        rivals=[called(rival, claim) for rival in match.rivals],
+        measured=by_name(measured_numbers(view, claim, rows, place), claim),
+        published=by_name(values, claim),
+        published_where=published.where,
         higher=not claim.lower,
         floor=floor_of(view, claim, column),
-        digits=digits,
+        digits=column.spec.get("digits", 2) if claim.digits is None else claim.digits,
         margin=claim.margin,
     )
 
@@ -167,32 +216,35 @@ def called(label: str, claim: Claim) -> str:
     return f"{claim.among or 'layer'} {label}" if label.isdigit() else label
 
 
-def known(values: Mapping[str, Value | None], claim: Claim) -> dict[str, Value]:
+def by_name(values: Mapping[str, Value | None], claim: Claim) -> dict[str, Value]:
     """Keep the values that there are, by what a verdict calls their labels."""
-    there = {}
+    named = {}
     for label, value in values.items():
         if value is not None:
-            there[called(label, claim)] = value
-    return there
-
-
-def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
-    """Take the one value, or the mean logarithm of several, of which none may be missing."""
-    complete = [value for value in values if value is not None]
-    if len(complete) < len(values):
-        return None
-    return mean_log(complete) if pooled else complete[0]
+            named[called(label, claim)] = value
+    return named
 
 
 def floor_of(view: View, claim: Claim, column: Column) -> float | None:
-    """Say what is reached without solving anything: a number, or a rule's by the column."""
+    """Return what is reached without solving anything: a number, or a function's of the column."""
     if isinstance(claim.floor, str):
         return function_at(claim.floor, f"floor of {view.artifact.name}")(view, column)
     return claim.floor
 
 
+def measured_numbers(
+    view: View, claim: Claim, rows: Mapping[str, Row], place: Place
+) -> dict[str, Value | None]:
+    """Return our numbers at a place, by label."""
+    numbers = {}
+    for label, row in rows.items():
+        values = [measure(view, row, column) for column in place.columns]
+        numbers[label] = together(values, claim.pooled)
+    return numbers
+
+
 def measure(view: View, row: Row, column: Column) -> Value | None:
-    """Say what a row has in a column, with the interval of its samples where a table shows an
+    """Return what a row has in a column, with the interval of its samples where a table shows an
     error.
     """
     how = "samples" if column.spec.get("interval") == "error" else ""
@@ -200,18 +252,55 @@ def measure(view: View, row: Row, column: Column) -> Value | None:
     return view.measured(view.runs(row, column), metric, column.spec, how)
 
 
+def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
+    """Return the one value, or the mean logarithm of several, of which none may be missing."""
+    complete = [value for value in values if value is not None]
+    if len(complete) < len(values):
+        return None
+    return mean_log(complete) if pooled else complete[0]
+
+
+@dataclass(frozen=True)
+class Published:
+    """The paper's numbers by the label of their row, and what they are at."""
+
+    where: str
+    values: Mapping[str, Value | None]
+
+
+def published_numbers(
+    view: View, claim: Claim, rows: Mapping[str, Row], place: Place, labels: Mapping[str, Any]
+) -> Published:
+    """Return the paper's numbers at a place; the labels are those of the favourite there."""
+    if claim.published:
+        return function_at(claim.published, f"published of {view.artifact.name}")(view)
+    values = {}
+    for label, row in rows.items():
+        numbers = [paper_number(view, claim, row, column) for column in place.columns]
+        values[label] = together(numbers, claim.pooled)
+    at = {**labels, **papers_place(view, place.columns[0])}
+    return Published(name_of(claim.paper_at or place.title, at), values)
+
+
 def paper_number(view: View, claim: Claim, row: Row, column: Column) -> Value | None:
-    """Read the paper's number of a row, at its own length or layer."""
+    """Read the paper's number of a row, at its own length or layer; None where it has none."""
     path = claim.paper or column.spec.get("paper", "")
-    values = column.at | row.labels | papers_place(view, column)
-    return paper_value(view.artifact.paper, fill(path, values)) if path else None
+    if not path:
+        return None
+    at = column.at | row.labels | papers_place(view, column)
+    return paper_value(view.artifact.paper, fill(path, at))
 
 
 def papers_place(view: View, column: Column) -> dict[str, Any]:
-    """Find the paper's last layer, or its own length that is as far from its longest as ours is."""
+    """Return the paper's last layer, or its length that is as far from its longest as the column's
+    is from ours; empty where its numbers are by neither.
+
+    With the lengths 512, 1024 and 2048 of the paper and 64 and 128 of ours, the column of 64 tokens
+    has ``{"n": 1024}``.
+    """
     paper = view.artifact.paper
     if "lengths" in paper:
-        from_longest = places(view, column.template, every_length=True).index(column)
+        from_longest = our_columns(view, column.template, every_length=True).index(column)
         lengths = paper["lengths"][::-1]
         length = lengths[from_longest] if from_longest < len(lengths) else None
         return {name: length for name, n in column.at.items() if isinstance(n, int)}
@@ -219,5 +308,5 @@ def papers_place(view: View, column: Column) -> dict[str, Any]:
 
 
 def name_of(title: str, values: Mapping[str, Any]) -> str:
-    """Say what a comparison is called: data sets as readers know them."""
+    """Say what a contest is called: data sets as readers know them."""
     return fill(title, {name: display_name(str(value)) for name, value in values.items()})

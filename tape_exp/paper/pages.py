@@ -42,30 +42,45 @@ class Judgement:
     verdict: Verdict = field(default_factory=Verdict)
 
 
-def judged(records: Sequence[Record]) -> Iterator[tuple[Artifact, list[View], list[Judgement]]]:
-    """Yield every artifact, its views at the scales that show something, and its judgements."""
+@dataclass(frozen=True)
+class Judged:
+    """An artifact, its views at the scales that show something, and what is judged of it."""
+
+    artifact: Artifact
+    shown: Sequence[View]
+    judgements: Sequence[Judgement]
+
+
+def judged(records: Sequence[Record]) -> Iterator[Judged]:
+    """Yield every artifact with what is shown and judged of it."""
     index = RecordIndex(records)
     for artifact in map(load, names()):
-        every = [View(artifact, scale, index) for scale in artifact.scales]
-        shown = [view for view in every if view.table is not None]
+        shown = []
+        for scale in artifact.scales:
+            view = View(artifact, scale, index)
+            if view.table is not None:
+                shown.append(view)
         judgements = [judgement(artifact, shown, claim) for claim in artifact.claims]
-        last = shown[-1].scale if shown else ""
-        yield artifact, shown, judgements or [Judgement(artifact, last)]
+        if not judgements:
+            judgements.append(Judgement(artifact, shown[-1].scale if shown else ""))
+        yield Judged(artifact, shown, judgements)
 
 
 def judgement(artifact: Artifact, shown: Sequence[View], claim: Claim) -> Judgement:
     """Judge a claim at the largest scale that tests it, or else has records."""
-    untested: list[Judgement] = []
+    largest_untested = None
     for view in reversed(shown):
         found = replace(verdict(view, claim), size=size_of(view))
         one = Judgement(artifact, view.scale, claim.text, found)
         if found.holds != verdicts.UNTESTED:
             return one
-        untested.append(one)
-    if untested:
-        return untested[0]
-    nothing = View(artifact, next(iter(artifact.scales)), [])
-    return Judgement(artifact, "", claim.text, verdict(nothing, claim))
+        if largest_untested is None:
+            largest_untested = one
+    if largest_untested is not None:
+        return largest_untested
+    smallest = next(iter(artifact.scales))
+    without_records = View(artifact, smallest, [])
+    return Judgement(artifact, "", claim.text, verdict(without_records, claim))
 
 
 def claims_table(judgements: Sequence[Judgement]) -> Table:
@@ -88,10 +103,12 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
 
 
 def overview(judgements: Sequence[Judgement], pages: str) -> str:
-    """Write the claims by their verdicts, a line each, with links to the ``pages``."""
-    tested = [one for one in judgements if one.text]
+    """Write the claims by their verdicts, a line each, with links to the ``pages``: a path with
+    ``{0}`` for the artifact and ``{1}`` for the scale.
+    """
+    claims = [one for one in judgements if one.text]
     rows = []
-    for one in sorted(tested, key=lambda one: ORDER.index(one.verdict.holds)):
+    for one in sorted(claims, key=lambda one: ORDER.index(one.verdict.holds)):
         row = [
             linked(one, pages),
             one.text,
@@ -103,23 +120,34 @@ def overview(judgements: Sequence[Judgement], pages: str) -> str:
         rows.append(row)
     head = ["artifact", "the paper's claim", "paper", "ours", "holds", "scale"]
     table = tabulate(rows, head, tablefmt="github", disable_numparse=True)
-    others = [f"{linked(one, pages)} ({one.artifact.title})" for one in judgements if not one.text]
-    counts = Counter(one.verdict.holds for one in tested)
-    text = ", ".join(f"{holds} {counts[holds]}" for holds in ORDER if counts[holds])
-    rest = f"\n\nWithout a claim: {', '.join(others)}." if others else ""
+    without_claim = []
+    for one in judgements:
+        if not one.text:
+            without_claim.append(f"{linked(one, pages)} ({one.artifact.title})")
+    rest = f"\n\nWithout a claim: {', '.join(without_claim)}." if without_claim else ""
     return (
-        f"Claims of the paper and what the recorded runs say of them: {text}. The figures are "
-        "those of the method that the claim favours and of the rival that decides, with the p of "
-        "their paired test, adjusted for all comparisons of the claim where the rival is ahead.\n\n"
+        f"Claims of the paper and what the recorded runs say of them: {counted(claims)}. "
+        "The figures are those of the method that the claim favours and of the rival that decides, "
+        "with the p of their paired test, adjusted for all comparisons of the claim where the "
+        "rival is ahead.\n\n"
         f"{table}{rest}\n"
     )
 
 
+def counted(claims: Sequence[Judgement]) -> str:
+    """Count the claims of each verdict: ``yes 3, no 9``."""
+    counts = Counter(one.verdict.holds for one in claims)
+    return ", ".join(f"{holds} {counts[holds]}" for holds in ORDER if counts[holds])
+
+
 def linked(one: Judgement, pages: str) -> str:
-    """Write the name of the artifact, with a link where something is shown of it."""
+    """Write the name of the artifact, with a link to its page, if that is of no scale or something
+    is shown at one.
+    """
     name = one.artifact.name
-    place = pages.format(one.artifact.name, one.scale)
-    return f"[{name}]({place})" if one.scale or "{1}" not in pages else name
+    if "{1}" in pages and not one.scale:
+        return name
+    return f"[{name}]({pages.format(name, one.scale)})"
 
 
 def in_brackets(text: str) -> str:
@@ -128,7 +156,7 @@ def in_brackets(text: str) -> str:
 
 
 def tested_with(one: Judgement) -> str:
-    """Scale, size of the models and number of seeds, as far as there are some."""
+    """Write the scale, the size of the models and the number of seeds, as far as there are some."""
     place = one.artifact.place.get(one.scale, one.scale)
     return ", ".join(filter(None, (place, one.verdict.size, seeds_of(one.verdict))))
 
@@ -138,56 +166,59 @@ def size_of(view: View) -> str:
     sums: ``0.28 M, 5 → 10 digits``; nothing where a scale is no size.
     """
     runs = view.every_run
-    if not (runs and view.artifact.rows) or view.artifact.place.get(view.scale) == "":
+    is_a_size = view.artifact.place.get(view.scale) != ""
+    if not runs or not view.artifact.rows or not is_a_size:
         return ""
     sizes = [run["parameters"] / 1e6 for run in runs]
     size = span(f"{min(sizes):.2g}", f"{max(sizes):.2g}") + " M"
+    digits_of_sums = digits_of(runs)
+    return f"{size}, {digits_of_sums} digits" if digits_of_sums else size
+
+
+def digits_of(runs: Sequence[Record]) -> str:
+    """Write the trained and the tested digits of runs of addition, ``5 → 10 … 8 → 16``; empty where
+    there are none.
+    """
     digits = set()
     for run in runs:
         task = run.config["task"]
         if "train_digits" in task:
             digits.add((task["train_digits"], task["test_digits"]))
     if not digits:
-        return size
+        return ""
     fewest = "{} → {}".format(*min(digits))
     most = "{} → {}".format(*max(digits))
-    return f"{size}, {span(fewest, most, ' … ')} digits"
+    return span(fewest, most, " … ")
 
 
 def seeds_of(found: Verdict) -> str:
-    """Write ``3 seeds``; what is no number stays as it is."""
-    word = "seed" if found.seeds == "1" else "seeds"
-    return f"{found.seeds} {word}" if found.seeds[-1:].isdigit() else found.seeds
+    """Write ``3 seeds`` or ``2 to 3 seeds``; what is no number stays as it is."""
+    if not found.seeds[-1:].isdigit():
+        return found.seeds
+    return f"{found.seeds} seed" if found.seeds == "1" else f"{found.seeds} seeds"
 
 
-def page(
-    artifact: Artifact,
-    shown: Sequence[View],
-    judgements: Sequence[Judgement],
-    pictures: dict[str, list[str]],
-) -> str:
+def page(judged: Judged, pictures: dict[str, list[str]]) -> str:
     """Write the page of an artifact: claims, verdicts, figures (by scale), tables, captions,
     commands.
     """
+    artifact = judged.artifact
     parts = [f"# {artifact.name}"]
-    for one in judgements:
+    for one in judged.judgements:
         if one.text:
             parts.append(boxed(one))
-    for view in shown:
-        place = artifact.place.get(view.scale, f"scale {view.scale}")
-        if len(artifact.scales) > 1 and place:
-            parts.append(f"## {place[0].upper()}{place[1:]}")
-        for path in pictures.get(view.scale, []):
-            parts.append(f"![{artifact.title}]({path})")
-        if view.table is not None:
-            parts.append(view.table.markdown())
-            parts.append(view.table.caption)
-    if artifact.figures and shown and not pictures:
+    for view in judged.shown:
+        parts += section(view, pictures.get(view.scale, []))
+    if artifact.figures and judged.shown and not pictures:
         parts.append("No figure: it would show nothing.")
-    missing = [*gaps(artifact, shown)]
+    missing = [*gaps(artifact, judged.shown)]
     if missing:
         parts.append(f"Not run yet: {'; '.join(missing)}.")
-    commands = dict.fromkeys(artifact.run_command(scale) for scale in first_and_papers(artifact))
+    commands = []
+    for scale in first_and_papers(artifact):
+        command = artifact.run_command(scale)
+        if command not in commands:
+            commands.append(command)
     parts.append("\n".join(["Runs what has no record yet:\n\n```sh", *commands, "```"]))
     cost = costs().get(artifact.name)
     if cost:
@@ -196,6 +227,19 @@ def page(
             "of training, estimated from their operations."
         )
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def section(view: View, pictures: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of a page that show an artifact at a scale."""
+    artifact = view.artifact
+    place = artifact.place.get(view.scale, f"scale {view.scale}")
+    if len(artifact.scales) > 1 and place:
+        yield f"## {place[0].upper()}{place[1:]}"
+    for path in pictures:
+        yield f"![{artifact.title}]({path})"
+    if view.table is not None:
+        yield view.table.markdown()
+        yield view.table.caption
 
 
 def boxed(one: Judgement) -> str:
@@ -223,14 +267,14 @@ def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
         needs = needed or "time only"
         if scale not in at:
             yield f"scale {scale} (needs {needs})"
-            continue
-        view = at[scale]
-        names = [display_name(label_of(row)) for row in view.rows if not view.runs(row)]
-        if names and not artifact.source:
-            yield f"{', '.join(names)} at scale {scale} (needs {needs})"
+        elif not artifact.source:
+            view = at[scale]
+            names = [display_name(label_of(row)) for row in view.rows if not view.runs(row)]
+            if names:
+                yield f"{', '.join(names)} at scale {scale} (needs {needs})"
 
 
 def costs() -> dict[str, Any]:
-    """Say what ``tape-exp paper cost`` wrote, by artifact."""
+    """Read what ``tape-exp paper cost`` wrote, by artifact."""
     path = folders.RESULTS / "costs.json"
     return json.loads(path.read_text(encoding="utf-8"))["artifacts"] if path.exists() else {}

@@ -11,14 +11,12 @@ from pathlib import Path
 from tabulate import tabulate
 
 from tape_exp.artifacts import comparison
-from tape_exp.artifacts.artifact import Artifact
 from tape_exp.artifacts.figures import figures
-from tape_exp.artifacts.view import View
 from tape_exp.bench import figures as bench_figures
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import pages
-from tape_exp.paper.pages import Judgement
+from tape_exp.paper.pages import Judged, Judgement
 from tape_exp.results.record import Record
 from tape_exp.results.store import commits, known_records
 from tape_exp.runs.evaluation import is_result
@@ -66,37 +64,35 @@ def write(folder: Path) -> None:
     records = known_records()
     shutil.rmtree(folder, ignore_errors=True)
     judgements: list[Judgement] = []
-    for artifact, shown, found in pages.judged(records):
-        judgements += found
-        write_page(folder, artifact, shown, found)
-    mine = comparison.saved(Path("runs") / ".compare" / "tables")
+    for judged in pages.judged(records):
+        judgements += judged.judgements
+        write_page(folder, judged)
     links = []
-    for artifact in mine:
+    for artifact in comparison.saved(Path("runs") / ".compare" / "tables"):
         try:
             view = comparison.view_of(artifact, records)
         except ConfigError as error:  # of a model that is no longer there
             warn(f"{artifact.name} is left out: {error}")
             continue
-        write_page(folder, artifact, [view], [])
+        write_page(folder, Judged(artifact, [view], []))
         links.append(f"- [{artifact.name}]({artifact.name}.md): {artifact.title}")
     parts = [f"{WIDE}# Claims and verdicts", pages.overview(judgements, "{0}.md")]
-    parts += ["## Your comparisons", "\n".join(links)] if links else []
+    if links:
+        parts += ["## Your comparisons", "\n".join(links)]
     write_atomically(folder / "index.md", "\n\n".join(parts) + "\n")
     write_atomically(folder / "runs.md", f"{WIDE}# Runs\n\n{runs_table(records)}\n")
     write_atomically(folder / "bench.md", "\n\n".join(bench_page(folder)) + "\n")
 
 
-def write_page(
-    folder: Path, artifact: Artifact, shown: Sequence[View], judgements: Sequence[Judgement]
-) -> None:
+def write_page(folder: Path, judged: Judged) -> None:
     """Write the page of an artifact, and draw its figures."""
+    name = judged.artifact.name
     pictures: dict[str, list[str]] = {}
-    for view in shown:
+    for view in judged.shown:
         for suffix, draw in figures(view):
-            path = draw(folder / "figures" / f"{artifact.name}-{view.scale}{suffix}.svg")
+            path = draw(folder / "figures" / f"{name}-{view.scale}{suffix}.svg")
             pictures.setdefault(view.scale, []).append(f"figures/{path.name}")
-    text = pages.page(artifact, shown, judgements, pictures)
-    write_atomically(folder / f"{artifact.name}.md", text)
+    write_atomically(folder / f"{name}.md", pages.page(judged, pictures))
 
 
 def runs_table(records: Sequence[Record]) -> str:
@@ -107,11 +103,18 @@ def runs_table(records: Sequence[Record]) -> str:
         metrics = run["metrics"]
         name = first_result(metrics)
         value = f"{metrics[name]:.4g}" if name else ""
-        what = [display_name(config["model"]["name"]), task_title(config["task"]), config["scale"]]
-        seconds = f"{run.get('seconds', {}).get('training', 0):.0f}"
-        command = f"`tape-exp train {shlex.join(run.overrides)}`"
-        result = [name, value, seconds, commits([run]), command]
-        rows.append([*what, run["seed"], *result])
+        row = [
+            display_name(config["model"]["name"]),
+            task_title(config["task"]),
+            config["scale"],
+            run["seed"],
+            name,
+            value,
+            f"{run.get('seconds', {}).get('training', 0):.0f}",
+            commits([run]),
+            f"`tape-exp train {shlex.join(run.overrides)}`",
+        ]
+        rows.append(row)
     head = ["model", "task", "scale", "seed", "metric", "value", "seconds", "commit", "command"]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True)
 
@@ -122,9 +125,13 @@ def first_result(metrics: Iterable[str]) -> str:
     >>> first_result(["val/loss", "test/exact_match"]), first_result(["state/accuracy"])
     ('test/exact_match', '')
     """
-    results = [*filter(is_result, metrics)]
-    tested = [name for name in results if not name.startswith("val/")]
-    return (tested or results or [""])[0]
+    of_training = ""
+    for name in filter(is_result, metrics):
+        if not name.startswith("val/"):
+            return name
+        if not of_training:
+            of_training = name
+    return of_training
 
 
 def bench_page(folder: Path) -> Iterator[str]:

@@ -52,104 +52,130 @@ class Test:
     p: float | None  # None of a single pair
 
 
-@dataclass
+@dataclass(frozen=True)
 class Contest:
     """The statement that ``favourite`` is better than every rival at something."""
 
     where: str  # at what, ``512 tokens``
     favourite: str
     rivals: Sequence[str]
-    measured: Mapping[str, Value]  # by the label of their row, as far as there are some
-    published: Mapping[str, Value]
-    published_where: str = ""
-    higher: bool = True  # is better
+    measured: Mapping[str, Value]  # our numbers by method, as far as there are some
+    published: Mapping[str, Value]  # the paper's
+    published_where: str = ""  # at what these are
+    higher: bool = True  # whether higher numbers are better
     floor: float | None = None  # what a method reaches that solves nothing, or guesses
-    digits: int = 2
+    digits: int = 2  # decimals that are written
     margin: float = 0.0  # what it may be behind by, in the unit of the numbers
-
-    def difference(self, rival: str) -> Difference | None:
-        """Favourite minus rival over the seeds that both have; None where they share none."""
-        if {self.favourite, rival} <= self.measured.keys():
-            return paired(self.measured[self.favourite], self.measured[rival])
-        return None
 
     @property
     def allowed(self) -> float:
         """What is added to the favourite's numbers before they are compared."""
         return self.margin if self.higher else -self.margin
 
+    def difference(self, rival: str, allowed: float = 0.0) -> Difference | None:
+        """Return favourite minus rival over the seeds that both have, with so much added to the
+        favourite's numbers; None where they share no seed.
+        """
+        if self.favourite not in self.measured or rival not in self.measured:
+            return None
+        return paired(shifted(self.measured[self.favourite], allowed), self.measured[rival])
+
     def test(self, rival: str) -> Test | None:
         """Make the paired test against a rival; None where the two share no seed."""
-        if not {self.favourite, rival} <= self.measured.keys():
-            return None
-        favourite = shifted(self.measured[self.favourite], self.allowed)
-        difference = paired(favourite, self.measured[rival])
+        difference = self.difference(rival, self.allowed)
         if difference is None:
             return None
-        return Test((difference.value.number > 0) == self.higher, difference.p)
+        is_higher = difference.value.number > 0
+        return Test(is_higher == self.higher, difference.p)
 
-    def against(self, rival: str, adjusted: float) -> str:
-        """Find the outcome, one of :data:`PRIORITY`, where p adjusted for all comparisons is as
-        given.
+    def outcome(self, rival: str, adjusted: float) -> str:
+        """Return the outcome against a rival, one of :data:`PRIORITY`, where the p of their test,
+        adjusted for all comparisons, is as given.
         """
         ours = self.measured.get(self.favourite)
         theirs = self.measured.get(rival)
         if ours is None or theirs is None:
             return UNTESTED
-        if not ours.runs and not theirs.runs:
-            return self._by_intervals(ours, theirs)
+        if not ours.runs and not theirs.runs:  # timings, which have rounds in the place of seeds
+            return self._outcome_of_intervals(ours, theirs)
         test = self.test(rival)
         if test is None:
             return UNTESTED
-        runs = [*ours.runs.values(), *theirs.runs.values()]
-        lows = [run.number if run.low is None else run.low for run in runs]
-        if self.floor is not None and all(low <= self.floor for low in lows):
+        if self._at_floor(ours) and self._at_floor(theirs):
             return FLOOR
-        if test.p is None:
+        if test.p is None:  # a single pair
             (seed,) = ours.runs.keys() & theirs.runs.keys()
-            return self._by_intervals(ours.runs[seed], theirs.runs[seed])
+            return self._outcome_of_intervals(ours.runs[seed], theirs.runs[seed])
         if test.ahead:
             return YES if test.p < ALPHA else UNCLEAR
         return NO if adjusted < ALPHA else UNCLEAR
 
-    def _by_intervals(self, ours: Value, theirs: Value) -> str:
-        """Compare single runs, or the rounds of a timing."""
+    def _at_floor(self, value: Value) -> bool:
+        """Say whether no run is above the floor by more than its samples' error."""
+        if self.floor is None:
+            return False
+        for run in value.runs.values():
+            lowest = run.number if run.low is None else run.low
+            if lowest > self.floor:
+                return False
+        return True
+
+    def _outcome_of_intervals(self, ours: Value, theirs: Value) -> str:
+        """Compare single runs, or the rounds of a timing, which alone can decide: by whether their
+        intervals overlap.
+        """
         ours = shifted(ours, self.allowed)
-        ahead = ours.number > theirs.number if self.higher else ours.number < theirs.number
-        if None not in (ours.low, ours.high, theirs.low, theirs.high):
-            if not (ours.low > theirs.high or theirs.low > ours.high):  # type: ignore[operator]
+        if ours.low is not None and theirs.high is not None:
+            assert ours.high is not None
+            assert theirs.low is not None
+            if ours.low <= theirs.high and theirs.low <= ours.high:
                 return UNCLEAR
             if min(ours.n, theirs.n) > 1:
-                return YES if ahead else NO
+                is_higher = ours.number > theirs.number
+                return YES if is_higher == self.higher else NO
         return UNCLEAR if ours.number == theirs.number else ONE_SEED
 
-    def numbers(self, rivals: Sequence[str]) -> str:
+    def our_figures(self, rivals: Sequence[str]) -> str:
         """Write the favourite's figure and the best of these rivals': ``TAPE 25 ± 0.3, FIRE 34 ± 8
         (paired: -9 ± 8, p = 0.04)``.
         """
-        text = self.pair(self.measured, rivals)
-        best = self._best(self.measured, rivals)
-        difference = self.difference(best)
-        if difference is not None:
-            value = difference.value
-            sign = "+" if value.number > 0 else ""
-            seeds = {*self.measured[self.favourite].runs, *self.measured[best].runs}
-            if value.high is not None:
-                text += f" (paired: {written(value, self.digits, sign)}, p = {difference.p:.2g})"
-            elif value.n == 1 and len(seeds) > 1:
-                text += f" (paired: {decimal(value.number, self.digits, sign)}, one pair)"
-        missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
-        if text and missing:
-            text += f" (not run: {', '.join(map(display_name, missing))})"
-        return f"{self.where}: {text}" if self.where and text else text
+        text = self.figures(self.measured, rivals)
+        if not text:
+            return ""
+        text += self._paired_figure(self._best(self.measured, rivals))
+        missing = []
+        for name in (self.favourite, *self.rivals):
+            if name not in self.measured:
+                missing.append(display_name(name))
+        if missing:
+            text += f" (not run: {', '.join(missing)})"
+        return f"{self.where}: {text}" if self.where else text
 
-    def papers(self) -> str:
+    def _paired_figure(self, rival: str) -> str:
+        """Write the difference from a rival in brackets; empty where there is none, or where it is
+        that of the only seed.
+        """
+        difference = self.difference(rival)
+        if difference is None:
+            return ""
+        value = difference.value
+        sign = "+" if value.number > 0 else ""
+        if value.high is not None:
+            return f" (paired: {written(value, self.digits, sign)}, p = {difference.p:.2g})"
+        seeds = {*self.measured[self.favourite].runs, *self.measured[rival].runs}
+        if value.n == 1 and len(seeds) > 1:
+            return f" (paired: {decimal(value.number, self.digits, sign)}, one pair)"
+        return ""
+
+    def papers_figures(self) -> str:
         """Write the paper's figure of the favourite and that of the best rival."""
-        text = self.pair(self.published, self.rivals, plain=True)
+        text = self.figures(self.published, self.rivals, plain=True)
         return f"{self.published_where}: {text}" if self.published_where and text else text
 
-    def pair(self, values: Mapping[str, Value], rivals: Sequence[str], plain: bool = False) -> str:
-        """Pair the favourite with the best of these rivals, each with its value, or ``plain``
+    def figures(
+        self, values: Mapping[str, Value], rivals: Sequence[str], plain: bool = False
+    ) -> str:
+        """Write the favourite and the best of these rivals, each with its value, or ``plain``
         number.
         """
         texts = []
@@ -161,9 +187,11 @@ class Contest:
 
     def _best(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
         """Find the best of these rivals; empty where none has a value."""
-        sign = 1 if self.higher else -1
-        numbers = {name: sign * values[name].number for name in rivals if name in values}
-        return max(numbers, key=numbers.__getitem__) if numbers else ""
+        known = [name for name in rivals if name in values]
+        if not known:
+            return ""
+        best = max if self.higher else min
+        return best(known, key=lambda name: values[name].number)
 
 
 def shifted(value: Value, by: float) -> Value:
@@ -188,9 +216,16 @@ class Comparison:
     outcome: str = UNTESTED
 
     @property
-    def p(self) -> float | None:
-        """Of the paired test; None where one pair, or none, tells nothing."""
-        return None if self.test is None else self.test.p
+    def tested(self) -> bool:
+        """Whether the two share several seeds; one pair, or none, has no p."""
+        return self.test is not None and self.test.p is not None
+
+    @property
+    def p(self) -> float:
+        """Of the paired test; 1 where there is none."""
+        if self.test is None or self.test.p is None:
+            return 1.0
+        return self.test.p
 
     @property
     def ahead(self) -> bool:
@@ -200,8 +235,6 @@ class Comparison:
     @property
     def decisive(self) -> float:
         """The p that is compared with 5 %: the adjusted one where the rival is ahead."""
-        if self.p is None:
-            return 1.0
         return self.p if self.ahead else self.adjusted
 
 
@@ -213,10 +246,10 @@ def compared(contests: Sequence[Contest]) -> list[Comparison]:
             comparisons.append(Comparison(contest, rival, contest.test(rival)))
     # A comparison that has not run counts as p = 1: the family has the size that it will have when
     # every rival has run, so that a verdict does not weaken as runs come in.
-    p_values = [1.0 if comparison.p is None else comparison.p for comparison in comparisons]
-    for comparison, adjusted in zip(comparisons, holm(p_values), strict=True):
+    adjusted_p = holm([comparison.p for comparison in comparisons])
+    for comparison, adjusted in zip(comparisons, adjusted_p, strict=True):
         comparison.adjusted = adjusted
-        comparison.outcome = comparison.contest.against(comparison.rival, adjusted)
+        comparison.outcome = comparison.contest.outcome(comparison.rival, adjusted)
     return comparisons
 
 
@@ -245,19 +278,20 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
     """
     comparisons = compared(contests)
     holds = UNTESTED
-    outcomes = {comparison.outcome for comparison in comparisons}
-    for outcome in PRIORITY:
-        if outcome in outcomes:
-            holds = outcome
-            break
+    if comparisons:
+        holds = min((comparison.outcome for comparison in comparisons), key=PRIORITY.index)
     decisive = [comparison for comparison in comparisons if comparison.outcome == holds]
-    ours = numbers_of(contests, decisive)
+    ours = our_figures(contests, decisive)
     if ours and note:
         ours = f"{ours} ({note})"
-    papers = dict.fromkeys(contest.papers() for contest in contests)
+    papers = []
+    for contest in contests:
+        text = contest.papers_figures()
+        if text and text not in papers:
+            papers.append(text)
     short = shortened(decisive)
     return Verdict(
-        paper="; ".join(filter(None, papers)),
+        paper="; ".join(papers),
         ours=ours,
         holds=holds,
         extent=extent(comparisons, decisive) if holds == NO else "",
@@ -267,13 +301,13 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
     )
 
 
-def numbers_of(contests: Sequence[Contest], decisive: Sequence[Comparison]) -> str:
+def our_figures(contests: Sequence[Contest], decisive: Sequence[Comparison]) -> str:
     """Write our figures of each contest, with the best of those rivals that decided."""
     texts = []
     for contest in contests:
         rivals = [comparison.rival for comparison in decisive if comparison.contest is contest]
         if rivals:
-            texts.append(contest.numbers(rivals))
+            texts.append(contest.our_figures(rivals))
     return "; ".join(filter(None, texts))
 
 
@@ -312,17 +346,18 @@ def shortened(decisive: Sequence[Comparison]) -> Short:
     """
     if not decisive:
         return Short()
-    tested = [comparison for comparison in decisive if comparison.p is not None] or decisive
-    behind = [comparison for comparison in tested if not comparison.ahead]
+    tested = [comparison for comparison in decisive if comparison.tested]
+    candidates = tested or decisive
+    behind = [comparison for comparison in candidates if not comparison.ahead]
     if behind:
-        chosen = min(behind, key=lambda one: 1.0 if one.p is None else one.p)
+        chosen = min(behind, key=lambda comparison: comparison.p)
     else:
-        chosen = max(tested, key=lambda one: one.p or 0.0)
+        chosen = max(candidates, key=lambda comparison: comparison.p)
     contest = chosen.contest
-    ours = contest.pair(contest.measured, [chosen.rival], plain=True)
+    ours = contest.figures(contest.measured, [chosen.rival], plain=True)
     if ours and contest.where:
         ours = f"{contest.where}: {ours}"
-    if chosen.p is not None:
+    if chosen.tested:
         ours += f", p = {chosen.decisive:.2g}"
     papers_rivals = [chosen.rival] if chosen.rival in contest.published else contest.rivals
-    return Short(ours, contest.pair(contest.published, papers_rivals, plain=True))
+    return Short(ours, contest.figures(contest.published, papers_rivals, plain=True))

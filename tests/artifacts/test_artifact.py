@@ -34,10 +34,10 @@ def records():
 @pytest.mark.slow
 def test_the_committed_tables_and_verdicts_are_those_of_the_committed_records(records):
     judgements = []
-    for artifact, shown, found in judged(records):
-        judgements += found
-        for at_scale in shown:
-            committed = RESULTS / "tables" / f"{artifact.name}-{at_scale.scale}.csv"
+    for one in judged(records):
+        judgements += one.judgements
+        for at_scale in one.shown:
+            committed = RESULTS / "tables" / f"{one.artifact.name}-{at_scale.scale}.csv"
             assert at_scale.table.csv() == committed.read_text(), "run make tables"
             assert "{" not in at_scale.table.caption
     assert claims_table(judgements).csv() == (RESULTS / "tables" / "claims.csv").read_text()

@@ -1,7 +1,7 @@
 """Verdicts on claims: by hand, by simulation, and those of the paper's own numbers."""
 
 import doctest
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 
 import numpy as np
@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tape_exp.artifacts.artifact import load, names
+from tape_exp.artifacts.artifact import Claim, load, names
 from tape_exp.artifacts.view import View
-from tape_exp.paper import claims, verdicts
+from tape_exp.paper import claims, report, verdicts
 from tape_exp.paper.claims import contests
+from tape_exp.paper.special import extension_rates
 from tape_exp.paper.verdicts import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest, decide
 from tape_exp.results.statistics import Value, over_seeds
 from tape_exp.results.store import read_records
@@ -39,11 +40,18 @@ def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
     return Contest("", "t", ["b", "c"][: len(rivals)], measured, {}, **options)
 
 
-def test_the_worked_example_of_a_verdict_is_right():
+@pytest.mark.parametrize("module", [claims, report, verdicts, extension_rates])
+def test_the_worked_examples_are_right(module):
     example = {"over_seeds": over_seeds}
-    found = doctest.testmod(verdicts, extraglobs=example, optionflags=doctest.ELLIPSIS)
-    assert found.attempted > 5
+    found = doctest.testmod(module, extraglobs=example, optionflags=doctest.ELLIPSIS)
+    assert found.attempted
     assert not found.failed
+
+
+def test_every_key_of_a_claim_is_explained():
+    assert claims.__doc__ is not None
+    for key in fields(Claim):
+        assert f"``{key.name}``" in claims.__doc__ or f" {key.name}:" in claims.__doc__, key.name
 
 
 @pytest.mark.parametrize(

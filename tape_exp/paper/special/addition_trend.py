@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tape_exp.artifacts.artifact import reported
+from tape_exp.paper.claims import Published
 from tape_exp.results.derived import extra_length
 from tape_exp.results.statistics import Value
 
@@ -12,15 +13,15 @@ if TYPE_CHECKING:
 PAPERS_FIGURES = {20: "fig_addition_20", 40: "fig_addition"}  # of addition, by trained digits
 
 
-def trend_published(view: "View") -> tuple[str, dict[str, Value]]:
-    """List the paper's extra lengths at its largest size, of its printed means of the grid."""
+def trend_published(view: "View") -> Published:
+    """Return the paper's extra lengths at its largest size, of its printed means of the grid."""
     largest = max(PAPERS_FIGURES)
     lengths = paper_extra_lengths()
-    of_largest = {}
+    of_largest: dict[str, Value | None] = {}
     for model, by_digits in lengths.items():
         if largest in by_digits:
             of_largest[model] = Value(by_digits[largest])
-    return f"{largest} digits", of_largest
+    return Published(f"{largest} digits", of_largest)
 
 
 def paper_extra_lengths() -> dict[str, dict[int, float]]:

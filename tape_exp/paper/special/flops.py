@@ -1,5 +1,6 @@
 """tab_flops: what TAPE adds to RoPE, as counted and as the paper counts."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tape_exp.artifacts.artifact import Claim
@@ -25,16 +26,23 @@ def flops_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
     holds = verdicts.UNTESTED
     if errors:
         holds = verdicts.YES if max(errors) < 0.1 else verdicts.NO
-    text = ", ".join(f"{percent:+.1f} % {count}" for count, percent in ours.items())
-    papers_text = ", ".join(f"{percent:+.1f} % {count}" for count, percent in papers.items())
-    seeds = "a count" if errors else ""
     return verdicts.Verdict(
-        papers_text, text, holds, seeds=seeds, short=text, short_paper=papers_text
+        paper=in_words(papers),
+        ours=in_words(ours),
+        holds=holds,
+        seeds="a count" if errors else "",
+        short=in_words(ours),
+        short_paper=in_words(papers),
     )
 
 
+def in_words(added: Mapping[str, float]) -> str:
+    """Write percentages by count: ``+1.2 % FLOPs, +0.5 % parameters``."""
+    return ", ".join(f"{percent:+.1f} % {count}" for count, percent in added.items())
+
+
 def added_by_tape(view: "View", who: str) -> dict[str, float]:
-    """Say what TAPE has more than RoPE of each count, in percent: the paper's, or ours."""
+    """Return what TAPE has more than RoPE of each count, in percent: the paper's, or ours."""
     rows = {row.labels["model"]: row for row in view.rows}
     added = {}
     for count, key in COUNTS.items():

@@ -39,6 +39,11 @@ def fastest(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*best.values()]
 
 
+def is_forward_attention(row: Mapping[str, Any]) -> bool:
+    """Say whether a row is about attention without its gradients, which the paper times."""
+    return row["what"] == "core" and not row["backward"]
+
+
 def timed(row: Mapping[str, Any]) -> Value:
     """Put a median between its quartiles."""
     low, high = row["ms_quartiles"]
@@ -61,37 +66,53 @@ def speed(view: "View") -> Table | None:
                 "ms": timed(row),
                 "/ RoPE": Value(row["ratio_to_rope"]),
             }
-            if row["what"] == "core" and not row["backward"] and row["encoding"] in paper:
+            if is_forward_attention(row) and row["encoding"] in paper:
                 cells["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
             rows.append(cells)
+    if not rows:
+        return None
     labels = ["machine", "what", "T", "mode", "model"]
-    names = (*labels, "backend", "ms", "/ RoPE", "paper / RoPE")
-    head = [Column(name, {"digits": 3} if name == "ms" else {}) for name in names]
-    return Table(head, rows, labels, view.caption()) if rows else None
+    columns = [Column(name) for name in (*labels, "backend")]
+    columns += [Column("ms", {"digits": 3}), Column("/ RoPE"), Column("paper / RoPE")]
+    return Table(columns, rows, labels, view.caption())
 
 
 def speed_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
     """Judge the time of forward attention at each GPU's longest length: the claim is about fused
-    attention, which a CPU does not run. A margin is a fraction of the rivals' longest time.
+    attention, which a CPU does not run.
     """
     published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
-    (favourite,) = claim.better
-    rivals = claim.than or []
     contests = []
     records = speed_records("small")
     for record in records:
-        rows = [row for row in fastest(record) if row["what"] == "core" and not row["backward"]]
+        rows = [row for row in fastest(record) if is_forward_attention(row)]
         if rows:
             length = max(row["T"] for row in rows)
             measured = {row["encoding"]: timed(row) for row in rows if row["T"] == length}
             where = f"fastest backends, {record['machine']}, {length} tokens, ms"
-            contests.append(verdicts.Contest(where, favourite, rivals, measured, published))
-    seeds = "rounds of one machine" if records else ""
-    contests = contests or [verdicts.Contest("", favourite, rivals, {}, published)]
-    for contest in contests:
-        times = [contest.measured[name].number for name in rivals if name in contest.measured]
-        contest.margin = claim.margin * max(times, default=0.0)
-        contest.published_where = "A100, ms"
-        contest.higher = False
-        contest.digits = 3
-    return replace(verdicts.decide(contests), seeds=seeds)
+            contests.append(contest_of_times(claim, where, measured, published))
+    if not contests:  # the paper's times are told all the same
+        contests.append(contest_of_times(claim, "", {}, published))
+    return replace(verdicts.decide(contests), seeds="rounds of one machine" if records else "")
+
+
+def contest_of_times(
+    claim: Claim, where: str, measured: Mapping[str, Value], published: Mapping[str, Value]
+) -> verdicts.Contest:
+    """Compare times, of which the shorter is better; the claim's margin is a fraction of the
+    longest time of a rival.
+    """
+    (favourite,) = claim.better
+    rivals = claim.than or []
+    times = [measured[name].number for name in rivals if name in measured]
+    return verdicts.Contest(
+        where=where,
+        favourite=favourite,
+        rivals=rivals,
+        measured=measured,
+        published=published,
+        published_where="A100, ms",
+        higher=False,
+        digits=3,
+        margin=claim.margin * max(times, default=0.0),
+    )
