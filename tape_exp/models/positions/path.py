@@ -1,4 +1,8 @@
-"""PaTH: between query and key is a product of Householder-like matrices that tokens choose."""
+"""PaTH: between query and key is a product of Householder-like matrices that tokens choose.
+
+Shape suffixes: B batch, T tokens, S keys, H heads, K heads of keys, D head dimension, C width; N
+blocks of I (or J) tokens.
+"""
 
 import math
 from typing import Any
@@ -36,7 +40,7 @@ class PaTH(PositionEncoding):
         Q' = Q - tril_0(Q Wᵀ) U W        K' = K - (U tril_-1(W Kᵀ))ᵀ W        V ← V - V Wᵀ U W
 
     The logit of a query and a key of an earlier block is that of Q', which has passed all blocks
-    between them, and K'.
+    between them, and K'. In the code Q' is ``passed_q``, K' is ``passed_k``.
 
     Each key head has one path. Deliberately different from fla-org/flash-linear-attention: W_up
     W_down also where keys have fewer heads; no SiLU after the convolution.
@@ -57,7 +61,7 @@ class PaTH(PositionEncoding):
         self.c = nn.Parameter(torch.zeros(arch.key_heads))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """W_up W_down keeps the size of x, the convolution begins as the identity, β near 1."""
+        """Let W_up W_down keep the size of x, the convolution be the identity, and β near 1."""
         nn.init.normal_(self.down, std=self.down.shape[1] ** -0.5, generator=generator)
         nn.init.normal_(self.up, std=self.up.shape[1] ** -0.5, generator=generator)
         nn.init.normal_(self.b, std=0.02, generator=generator)
@@ -67,54 +71,86 @@ class PaTH(PositionEncoding):
     def bias(
         self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Biases:
+        """Return the subtrahend, (B, H, T, T), made of blocks of keys."""
         T, H, D = q_BTHD.shape[1:]
         size = min(BLOCK, T)
         w_BTKD, beta_BTK = self.path(x_BTC)
-        # Of each of N blocks of c tokens: (B, H, N, c, D), β (B, H, N, c, 1).
-        q = in_blocks(q_BTHD.transpose(1, 2), size)
-        k = in_blocks(k_BTHD.transpose(1, 2), size)
-        w = in_blocks(for_heads(w_BTKD, H).transpose(1, 2), size)
-        beta = in_blocks(for_heads(beta_BTK[..., None], H).transpose(1, 2), size)
+        q_BHNID = in_blocks(q_BTHD.transpose(1, 2), size)
+        k_BHNID = in_blocks(k_BTHD.transpose(1, 2), size)
+        w_BHNID = in_blocks(for_heads(w_BTKD, H).transpose(1, 2), size)
+        beta_BHNI1 = in_blocks(for_heads(beta_BTK[..., None], H).transpose(1, 2), size)
         # The solve reads only what is below the diagonal, and takes the diagonal for 1.
-        mixed = (w @ w.mT) * beta.mT
-        U = torch.linalg.solve_triangular(
-            mixed, torch.diag_embed(beta[..., 0]), upper=False, left=False, unitriangular=True
+        WW_D_BHNIJ = (w_BHNID @ w_BHNID.mT) * beta_BHNI1.mT
+        D_BHNIJ = torch.diag_embed(beta_BHNI1[..., 0])
+        U_BHNIJ = torch.linalg.solve_triangular(
+            WW_D_BHNIJ, D_BHNIJ, upper=False, left=False, unitriangular=True
         )
-        W_K = (w @ k.mT).tril(-1)
-        QW_U = (q @ w.mT).tril() @ U
-        within = -(QW_U @ W_K)  # the bias of queries and keys of one block, (B, H, N, c, c)
-        q_prime = q - QW_U @ w
-        k_prime = k - (U @ W_K).mT @ w
-        U_W = U @ w
-        # The columns of the bias, (B, H, T, c), from the last block of keys to the first: those of
-        # block n are 0 for earlier queries, ``within`` for its own, and Q' K'ᵀ - Q Kᵀ for later
-        # ones. V are the later queries' Q', which have passed every block between n and their own.
-        columns: list[Tensor] = []
-        V = later_q = q.new_empty(*q.shape[:2], 0, D)
-        for n in reversed(range(q.shape[2])):
-            across = V @ k_prime[:, :, n].mT - later_q @ k[:, :, n].mT
-            column = torch.cat([within[:, :, n], across], 2)
-            columns.append(F.pad(column, (0, 0, n * size, 0)))
-            V = torch.cat([q_prime[:, :, n], V - (V @ w[:, :, n].mT) @ U_W[:, :, n]], 2)
-            later_q = torch.cat([q[:, :, n], later_q], 2)
-        return Dense(torch.cat(columns[::-1], 3)[:, :, :T, :T] / math.sqrt(D))
+        WK_BHNIJ = (w_BHNID @ k_BHNID.mT).tril(-1)
+        QW_U_BHNIJ = (q_BHNID @ w_BHNID.mT).tril() @ U_BHNIJ
+        bias_BHTS = joined(
+            within_BHNIJ=-(QW_U_BHNIJ @ WK_BHNIJ),
+            q_BHNID=q_BHNID,
+            k_BHNID=k_BHNID,
+            passed_q_BHNID=q_BHNID - QW_U_BHNIJ @ w_BHNID,
+            passed_k_BHNID=k_BHNID - (U_BHNIJ @ WK_BHNIJ).mT @ w_BHNID,
+            w_BHNID=w_BHNID,
+            U_W_BHNID=U_BHNIJ @ w_BHNID,
+        )
+        return Dense(bias_BHTS[:, :, :T, :T] / math.sqrt(D))
 
     def path(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
-        """The unit vectors w, (B, T, K, D), 0 for padding, and β, (B, T, K)."""
+        """Return the unit vectors w, (B, T, K, D), 0 for padding, and β, (B, T, K)."""
         down, up, taps, b, c = map(precise, (self.down, self.up, self.taps, self.b, self.c))
         directions_BTE = convolved(x_BTC @ down.T @ up.T, taps)
         w_BTKD = F.normalize(directions_BTE.unflatten(-1, (self.arch.key_heads, -1)), dim=-1)
         return w_BTKD, 2 * torch.sigmoid(x_BTC @ b.T + c)
 
 
+def joined(
+    within_BHNIJ: Tensor,
+    q_BHNID: Tensor,
+    k_BHNID: Tensor,
+    passed_q_BHNID: Tensor,
+    passed_k_BHNID: Tensor,
+    w_BHNID: Tensor,
+    U_W_BHNID: Tensor,
+) -> Tensor:
+    """Return the bias of all queries and keys, (B, H, N I, N I), joined from that within blocks and
+    that of queries and keys of an earlier block, V K'ᵀ - Q Kᵀ::
+
+        keys of block    0             1            2
+        queries of 0   within          0            0
+        queries of 1   V K'ᵀ - Q Kᵀ  within         0        V is Q'
+        queries of 2   V K'ᵀ - Q Kᵀ  V K'ᵀ - Q Kᵀ  within    V is Q', after block 1 for keys of 0
+
+    V are the later queries' Q' that have passed every block between their own and that of the keys,
+    and so columns are made from the last to the first.
+    """
+    size = q_BHNID.shape[3]
+    columns: list[Tensor] = []
+    later_q_BHTD = q_BHNID.new_empty(*q_BHNID.shape[:2], 0, q_BHNID.shape[-1])
+    V_BHTD = later_q_BHTD
+    for n in reversed(range(q_BHNID.shape[2])):
+        q_BHID = q_BHNID[:, :, n]
+        k_BHID = k_BHNID[:, :, n]
+        w_BHID = w_BHNID[:, :, n]
+        across_BHTJ = V_BHTD @ passed_k_BHNID[:, :, n].mT - later_q_BHTD @ k_BHID.mT
+        column_BHTJ = torch.cat([within_BHNIJ[:, :, n], across_BHTJ], 2)
+        columns.append(F.pad(column_BHTJ, (0, 0, n * size, 0)))
+        V_BHTD = V_BHTD - (V_BHTD @ w_BHID.mT) @ U_W_BHNID[:, :, n]
+        V_BHTD = torch.cat([passed_q_BHNID[:, :, n], V_BHTD], 2)
+        later_q_BHTD = torch.cat([q_BHID, later_q_BHTD], 2)
+    return torch.cat(columns[::-1], 3)
+
+
 def in_blocks(x_BHTD: Tensor, size: int) -> Tensor:
-    """Tokens in blocks, the last filled up with zeros: (B, H, N, c, D), c being ``size``."""
+    """Cut tokens into blocks of ``size``, the last filled up with zeros: (B, H, N, I, D)."""
     T = x_BHTD.shape[2]
     return F.pad(x_BHTD, (0, 0, 0, -T % size)).unflatten(2, (-1, size))
 
 
 def convolved(x_BTE: Tensor, taps_NE: Tensor) -> Tensor:
-    """Σ_n taps_n · what the token n before each one brings, (B, T, E)."""
+    """Return Σ_n taps_n · what the token n before each one brings, (B, T, E)."""
     T = x_BTE.shape[1]
     reach = len(taps_NE) - 1
     padded = F.pad(x_BTE, (0, 0, reach, 0))
