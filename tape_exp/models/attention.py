@@ -39,76 +39,89 @@ DENSE_UP_TO = 4096
 def attend(
     scores: Scores, v_BSKD: Tensor, carried_BSHC: Tensor | None = None, backend: str = "auto"
 ) -> tuple[Tensor, Tensor | None]:
-    """Causal attention: softmax(logits) v, (B, T, H, D), and the same probabilities times what is
-    carried besides (with 1 for B or H where all agree), (B, T, H, C) or None: eq. (f_attn) and eq.
-    (g_attn) of the TAPE paper in one call. Values have as many heads as keys. ``backend`` is one of
-    :data:`BACKENDS`, or ``auto``: see :func:`choose`.
+    """Compute causal attention, eq. (f_attn) and eq. (g_attn) of the TAPE paper in one call.
+
+    Args:
+        v_BSKD: values, of as many heads as keys.
+        carried_BSHC: what is averaged besides, with 1 for B or H where all agree.
+        backend: one of :data:`BACKENDS`, or ``auto``: see :func:`choose`.
+
+    Returns:
+        softmax(logits) v, (B, T, H, D), and the same probabilities times what is carried, (B, T, H,
+        C), or None.
     """
-    v = v_BSKD.transpose(1, 2)
+    v_BKSD = v_BSKD.transpose(1, 2)
     name = backend
     if backend == "auto":
-        name = choose(scores, v, carried_BSHC)
-        say(f"{described(scores, carried_BSHC)}: {name}")
+        name = choose(scores, v_BKSD, carried_BSHC)
+        log_once(f"{described(scores, carried_BSHC)}: {name}")
     if carried_BSHC is None:
-        require_able(backend, scores, v)
-        return BACKENDS[name](scores, v).transpose(1, 2), None
-    carried = carried_BSHC.transpose(1, 2).to(v.dtype)
+        require_able(backend, scores, v_BKSD)
+        return BACKENDS[name](scores, v_BKSD).transpose(1, 2), None
+    carried_BHSC = carried_BSHC.transpose(1, 2).to(v_BKSD.dtype)
     if name == "explicit" and scores.q.shape[2] <= ROWS:
-        return average_both(scores, v, carried)
-    scores, v = with_all_heads(scores, v)
-    both = torch.cat([v, carried.expand(*v.shape[:3], -1)], -1)
-    require_able(backend, scores, both)
-    averages = BACKENDS[name](scores, both).transpose(1, 2)
-    return averages[..., : v.shape[-1]], averages[..., v.shape[-1] :]
+        return average_apart(scores, v_BKSD, carried_BHSC)
+    scores, v_BHSD = with_all_heads(scores, v_BKSD)
+    both_BHSE = torch.cat([v_BHSD, carried_BHSC.expand(*v_BHSD.shape[:3], -1)], -1)
+    require_able(backend, scores, both_BHSE)
+    averages_BTHE = BACKENDS[name](scores, both_BHSE).transpose(1, 2)
+    D = v_BHSD.shape[-1]
+    return averages_BTHE[..., :D], averages_BTHE[..., D:]
 
 
-def average_both(scores: Scores, v: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and what is carried, apart, so that a state that all share is not copied and makes no
-    gradient.
+def average_apart(scores: Scores, v_BKSD: Tensor, carried_BHSC: Tensor) -> tuple[Tensor, Tensor]:
+    """Average values and what is carried one after the other, so that a state that all share is not
+    copied and makes no gradient.
     """
-    p = scores.probabilities().to(v.dtype)
-    if carried.shape[:2] == (1, 1):
-        carried = carried[0, 0]
-    return product_by_group(p, v).transpose(1, 2), (p @ carried).transpose(1, 2)
+    p_BHTS = scores.probabilities().to(v_BKSD.dtype)
+    shared_by_all = carried_BHSC.shape[:2] == (1, 1)
+    carried = carried_BHSC[0, 0] if shared_by_all else carried_BHSC
+    return product_by_group(p_BHTS, v_BKSD).transpose(1, 2), (p_BHTS @ carried).transpose(1, 2)
 
 
 def choose(scores: Scores, v: Tensor, carried: Tensor | None) -> str:
-    """The backend that ``auto`` is: the fastest of those that suit a call and do not refuse it."""
-    for backend in suited(scores, carried):
+    """Return the backend that ``auto`` is: the fastest that suits a call and does not refuse it."""
+    on_cpu = scores.q.device.type == "cpu"
+    suited = suited_on_cpu(scores, carried) if on_cpu else suited_on_gpu(scores, carried)
+    for backend in suited:
         if refusal(backend, scores, v) is None:
             return backend
     return "explicit"
 
 
-def suited(scores: Scores, carried: Tensor | None) -> list[str]:
-    """The backends that suit a call, the fastest first.
-
-    On a CPU the explicit softmax below :data:`CPU_SDPA_FROM` keys, with a carried state and where a
-    bias needs gradients, else torch's fused kernel. On a GPU torch's fused kernels, but in
-    training and prefill flash-attn for ALiBi's slopes, if it is installed, and FlexAttention for
-    other biases and windows; up to :data:`DENSE_UP_TO` tokens learned biases by distance are dense.
+def suited_on_cpu(scores: Scores, carried: Tensor | None) -> list[str]:
+    """Return torch's fused kernel; the explicit softmax where there are few keys, where a state is
+    carried, and where a bias other than ALiBi's needs gradients.
     """
-    q = scores.q
-    T = scores.q.shape[2]
-    S = scores.k.shape[2]
-    biases = scores.biases
-    slopes = scores.slopes is not None
-    carries = carried is not None
-    learned = all(bias.slopes is None and not bias.from_tokens for bias in biases)
-    if q.device.type == "cpu":
-        learns = len(biases) > 0 and not slopes and torch.is_grad_enabled()
-        return ["explicit"] if S < CPU_SDPA_FROM or carries or learns else ["sdpa"]
-    if S > T or q.element_size() > 2:
-        return ["sdpa"]  # decoding, or full precision
-    if slopes and not carries:
-        return ["flash", "flex"]
-    if scores.window is not None or not learned or (len(biases) > 0 and T > DENSE_UP_TO):
-        return ["flex"]
+    few_keys = scores.k.shape[2] < CPU_SDPA_FROM
+    bias_learns = torch.is_grad_enabled() and len(scores.biases) > 0 and scores.slopes is None
+    if few_keys or carried is not None or bias_learns:
+        return ["explicit"]
     return ["sdpa"]
 
 
+def suited_on_gpu(scores: Scores, carried: Tensor | None) -> list[str]:
+    """Return torch's fused kernels in decoding, in full precision, and where there is nothing to
+    add, or a bias that is cheap in memory: one of a table of distances, up to :data:`DENSE_UP_TO`
+    tokens. Else flash-attn for ALiBi's slopes, and FlexAttention for other biases and windows.
+    """
+    T = scores.q.shape[2]
+    S = scores.k.shape[2]
+    decoding = S > T
+    in_16_bits = scores.q.element_size() <= 2
+    if decoding or not in_16_bits:
+        return ["sdpa"]
+    if scores.slopes is not None and carried is None:
+        return ["flash", "flex"]
+    of_tables = all(bias.slopes is None and not bias.from_tokens for bias in scores.biases)
+    cheap_in_memory = len(scores.biases) == 0 or (of_tables and T <= DENSE_UP_TO)
+    if cheap_in_memory and scores.window is None:
+        return ["sdpa"]
+    return ["flex"]
+
+
 def described(scores: Scores, carried: Tensor | None) -> str:
-    """A call of attention as the log of a run names it."""
+    """Return what the log of a run calls a call of attention."""
     kind = "plain"
     if carried is not None:
         kind = "carried state"
@@ -126,33 +139,47 @@ def require_able(backend: str, scores: Scores, v: Tensor) -> None:
 
 
 def refusal(backend: str, scores: Scores, v: Tensor) -> str | None:
-    """Why a backend cannot serve this call; None: it can."""
+    """Return why a backend cannot serve this call; None: it can."""
     q = scores.q
     grad = torch.is_grad_enabled()
+    if backend == "flex":
+        learns = grad and any(x.requires_grad for x in (q, scores.k, v))
+        if q.device.type == "cpu" and learns:
+            return "FlexAttention has no backward pass on a CPU"
+    if backend == "sdpa":
+        from_tokens = any(bias.from_tokens for bias in scores.biases)
+        if on_gpu_in_16_bits(q) and grad and from_tokens:
+            return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
+    if backend == "flash":
+        return flash_refusal(scores, v)
+    return None
+
+
+def flash_refusal(scores: Scores, v: Tensor) -> str | None:
+    """Return why flash-attn cannot serve this call; None: it can."""
+    q = scores.q
     window = scores.window
-    narrow = q.device.type == "cuda" and q.element_size() < 4
-    learns = grad and any(x.requires_grad for x in (q, scores.k, v))
-    if backend == "flex" and q.device.type == "cpu" and learns:
-        return "FlexAttention has no backward pass on a CPU"
-    from_tokens = any(bias.from_tokens for bias in scores.biases)
-    if backend == "sdpa" and narrow and grad and from_tokens:
-        return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
     only_slopes = len(scores.biases) == 0 or scores.slopes is not None
     sees_all = scores.padding is None and (window is None or not window.sinks)
-    fits = narrow and q.shape[-1] <= v.shape[-1] <= 256
-    if backend == "flash" and not (only_slopes and sees_all and fits):
+    fits = on_gpu_in_16_bits(q) and q.shape[-1] <= v.shape[-1] <= 256
+    if not (only_slopes and sees_all and fits):
         return (
             "flash-attn is for 16 bits on a GPU, widths of values from the queries' to 256 and "
             "no bias but ALiBi's slopes, no padding and no sinks"
         )
-    if backend == "flash" and not flash_installed():
+    if not flash_installed():
         return "flash-attn is not installed (docs/faq.md says how)"
     return None
 
 
+def on_gpu_in_16_bits(q: Tensor) -> bool:
+    """Say whether kernels of a GPU compute in 16 bits."""
+    return q.device.type == "cuda" and q.element_size() < 4
+
+
 def explicit(scores: Scores, v: Tensor) -> Tensor:
-    """The explicit softmax in at least fp32, the reference of all others; on a CPU for :data:`ROWS`
-    queries at a time, over the keys up to the last one's own.
+    """Compute the explicit softmax in at least fp32, the reference of all others; on a CPU for
+    :data:`ROWS` queries at a time, over the keys up to the last one's own.
     """
     T = scores.q.shape[2]
     S = scores.k.shape[2]
@@ -190,37 +217,54 @@ class Prefixes(torch.autograd.Function):
 
 
 def sdpa(scores: Scores, v: Tensor) -> Tensor:
-    """torch's scaled_dot_product_attention, which picks the kernel. A CPU's and flash's want values
-    as wide as queries: narrower ones are padded with zeros. A GPU's that take a mask want a key for
-    each head of queries.
+    """Call torch's scaled_dot_product_attention, which picks the kernel. A CPU's and flash's want
+    values as wide as queries: narrower ones are padded with zeros. A GPU's that take a mask want a
+    key for each head of queries.
     """
     on_cpu = scores.q.device.type == "cpu"
     T = scores.q.shape[2]
     S = scores.k.shape[2]
     plain = len(scores.biases) == 0 and scores.window is None and scores.padding is None
-    mask = None
-    if not plain or T not in (1, S):
-        mask = scores.visible()
-        if not on_cpu:
-            scores, v = with_all_heads(scores, v)
+    causal_or_all = plain and T in (1, S)
+    mask = None if causal_or_all else sdpa_mask(scores)
+    if mask is not None and not on_cpu:
+        scores, v = with_all_heads(scores, v)
     q = scores.q
     k = scores.k
     width = v.shape[-1]
-    D = scores.q.shape[-1]
-    if mask is not None and scores.biases:
-        bias = sum(map(scores.addend, scores.biases), q.new_zeros(()))
-        bias = bias if on_cpu else bias.to(q.dtype)
-        mask = torch.where(mask, bias, float("-inf")).expand(*q.shape[:2], T, S)
-    v = v if width >= D else F.pad(v, (0, D - width))
-    options: dict[str, Any] = {"is_causal": mask is None and T == S, "scale": 1 / math.sqrt(D)}
-    options["enable_gqa"] = k.shape[1] < q.shape[1]
+    D = q.shape[-1]
+    if width < D:
+        v = F.pad(v, (0, D - width))
+    options: dict[str, Any] = {
+        "is_causal": mask is None and T == S,
+        "scale": 1 / math.sqrt(D),
+        "enable_gqa": k.shape[1] < q.shape[1],
+    }
     # Autocast would round the mask, which a CPU's kernel takes in fp32.
-    with torch.autocast("cpu", enabled=False) if on_cpu and mask is not None else nullcontext():
+    keep_mask = on_cpu and mask is not None
+    with torch.autocast("cpu", enabled=False) if keep_mask else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, mask, **options)[..., :width]
 
 
+def sdpa_mask(scores: Scores) -> Tensor:
+    """Return which keys a query sees, as booleans, or with biases as what is added to the logits:
+    (B, H, T, S), -inf where it does not see one.
+    """
+    visible = scores.visible()
+    if not scores.biases:
+        return visible
+    q = scores.q
+    bias = q.new_zeros(())
+    for each in scores.biases:
+        bias = bias + scores.addend(each)
+    if q.device.type != "cpu":
+        bias = bias.to(q.dtype)
+    S = scores.k.shape[2]
+    return torch.where(visible, bias, float("-inf")).expand(*q.shape[:3], S)
+
+
 def with_all_heads(scores: Scores, v_BKSD: Tensor) -> tuple[Scores, Tensor]:
-    """Keys and values repeated for each head of queries."""
+    """Repeat keys and values for each head of queries."""
     times = scores.q.shape[1] // scores.k.shape[1]
     if times == 1:
         return scores, v_BKSD
@@ -229,7 +273,7 @@ def with_all_heads(scores: Scores, v_BKSD: Tensor) -> tuple[Scores, Tensor]:
 
 
 def flash(scores: Scores, v: Tensor) -> Tensor:
-    """flash-attn with its native slopes and windows; q and k are padded to the width of values."""
+    """Call flash-attn, with its slopes and windows; q and k are padded to the width of values."""
     from flash_attn import flash_attn_func
 
     scale = 1 / math.sqrt(scores.q.shape[-1])
@@ -250,7 +294,7 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
 
 
 def flex(scores: Scores, v: Tensor) -> Tensor:
-    """FlexAttention: a score_mod adds the biases, and blocks that no query sees are skipped.
+    """Call FlexAttention: a score_mod adds the biases, and blocks that no query sees are skipped.
 
     It is compiled for every size that it meets, so lengths are padded to a few: what is added lies
     behind all real keys, where no real query looks, and the kernel wants multiples of 128.
@@ -277,8 +321,8 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
 
 
 def seen_blocks(scores: Scores, T: int, S: int) -> BlockMask:
-    """The blocks of T queries and S keys in which one looks at another; a compiled model makes them
-    in its own graph.
+    """Return the blocks of T queries and S keys in which one looks at another; a compiled model
+    makes them in its own graph.
     """
     # With padding a window's sinks count from each row's beginning: the score_mod hides them.
     window = scores.window if scores.padding is None else None
@@ -287,8 +331,8 @@ def seen_blocks(scores: Scores, T: int, S: int) -> BlockMask:
 
 
 def flex_kernel(device: torch.device) -> Callable[..., Any]:
-    """FlexAttention for a compiled model, which makes it part of its own graph; else, on a GPU,
-    compiled by itself, since eagerly it would hold all scores.
+    """Return FlexAttention, for a compiled model, which makes it part of its own graph; else, on a
+    GPU, compiled by itself, since eagerly it would hold all scores.
     """
     if is_compiling() or device.type != "cuda":
         return flex_attention
@@ -296,8 +340,8 @@ def flex_kernel(device: torch.device) -> Callable[..., Any]:
 
 
 def score_mod(scores: Scores, extra: int) -> Callable[..., Tensor]:
-    """What adds the biases to a score and hides padding; queries and keys have ``extra`` tokens at
-    the end.
+    """Return what adds the biases to a score and hides padding; queries and keys have ``extra``
+    tokens at the end.
     """
     offset = scores.offset
     padding = scores.padding
@@ -316,8 +360,11 @@ def score_mod(scores: Scores, extra: int) -> Callable[..., Tensor]:
 
 
 def bucket(length: int) -> int:
-    """The length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the power
-    of two above, so that there are few lengths and at most a quarter is added.
+    """Return the length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the
+    power of two above, so that there are few lengths and at most a quarter is added.
+
+    >>> [bucket(length) for length in (100, 1000, 1500, 3000)]
+    [128, 1024, 1536, 3072]
     """
     power_of_two = 1 << (length - 1).bit_length()
     unit = max(128, power_of_two // 8)
@@ -326,14 +373,14 @@ def bucket(length: int) -> int:
 
 @functools.cache
 def compiled_flex() -> Any:
-    """FlexAttention as one kernel."""
+    """Return FlexAttention as one kernel."""
     prepare_to_compile()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 @functools.lru_cache(maxsize=32)
 def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> BlockMask:
-    """The blocks of (T, S) in which a query looks at a key."""
+    """Return the blocks of (T, S) in which a query looks at a key."""
 
     def seen(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         return sees(t + (S - T) - s, s, window, False)
@@ -348,14 +395,14 @@ BACKENDS = {"explicit": explicit, "sdpa": sdpa, "flex": flex, "flash": flash}
 
 @functools.cache  # the search looks in every folder
 def flash_installed() -> bool:
-    """Whether there is flash-attn."""
+    """Say whether there is flash-attn."""
     return importlib.util.find_spec("flash_attn") is not None
 
 
 CHOICES: list[str] = []  # what was chosen in this run, as its log has it
 
 
-def say(text: str) -> None:
+def log_once(text: str) -> None:
     """Log a choice once in a run."""
     if text not in CHOICES:
         CHOICES.append(text)
@@ -373,7 +420,7 @@ def prepare_to_compile() -> None:
     # By default a ninth size or kind of block would silently be computed eagerly.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
     functorch_config.backward_pass_autocast = "off"
-    for fact in (say, flash_installed):
+    for fact in (log_once, flash_installed):
         torch.compiler.assume_constant_result(fact)
     # Not where it is defined: that would import torch._dynamo for those who compile nothing.
     RowSampler.integers = torch.compiler.disable(RowSampler.integers)  # type: ignore[method-assign]
