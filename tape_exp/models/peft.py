@@ -8,17 +8,15 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Interval
-from torch import Tensor, nn
+from torch import nn
 
 from tape_exp.machine.seeding import seed_for
-from tape_exp.models.attention import attend
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import for_heads
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.rope_scaling import Theta
-from tape_exp.models.scores import Scores
+from tape_exp.models.shifted_sparse import sparse_in_training
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import AttentionConfig, Count, Positive
@@ -78,7 +76,8 @@ class Adaptation:
     interpolation: Annotated[float, Ge(1)] = 1.0
     theta: Theta | None = None  # base of RoPE's frequencies (Liu et al., 2023); null: the model's
     lr: Annotated[float, Gt(0)] | None = None  # null: task.optim.lr
-    sparse_groups: Count | None = None  # of shifted_sparse in training; null: full attention
+    # of tape_exp.models.shifted_sparse in training; null: full attention
+    sparse_groups: Count | None = None
     drop: bool = False
 
     def __post_init__(self) -> None:
@@ -98,34 +97,43 @@ class Adaptation:
         return "everything" not in self.train
 
     def positions(self, model: dict[str, Any]) -> dict[str, Any]:
-        """The ``model`` section with the new theta and interpolation, or without positions."""
-        cls: Any = None if "layers" in model else locate(model["_target_"], "model")
+        """Return the ``model`` section with the new theta and interpolation, or without positions.
+
+        Raises:
+            ConfigError: the encoding has no such thing.
+        """
         if self.drop:
-            if cls is not RoPE:
-                raise ConfigError(f"peft={self.name} drops RoPE; use model=rope.")
-            attention = selected(model, AttentionConfig.__dataclass_fields__)
-            return attention | {
-                "name": "nope",
-                "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}",
-            }
+            return self._without_positions(model)
         adapted = dict(model)
-        wrong = f"is for rotary encodings, and model={model['name']} is none"
         if self.theta is not None:
             if "theta" not in model:
-                raise ConfigError(f"peft.theta={self.theta} {wrong}; use model=rope.")
+                raise ConfigError(f"peft.theta={self.theta} {_not_rotary(model)}; use model=rope.")
             adapted["theta"] = self.theta
         if self.interpolation != 1:
-            scaling = model.get("scaling") or {}
-            if cls is not None and "scaling" in arguments_model(cls).model_fields:
-                method = scaling.get("method", "none")
-                both = f"and model.scaling.method={method} both stretch positions"
-                wrong = "" if method == "none" else both
-            if wrong:
-                key = f"peft.interpolation={self.interpolation}"
-                raise ConfigError(f"{key} {wrong}; set peft.interpolation=1.")
-            stretched = {"method": "linear", "factor": self.interpolation, "when": "always"}
-            adapted["scaling"] = scaling | stretched
+            adapted["scaling"] = self._interpolated(model)
         return adapted
+
+    def _without_positions(self, model: dict[str, Any]) -> dict[str, Any]:
+        """Return the section of NoPE, with the keys of attention that RoPE's has."""
+        if _class_of(model) is not RoPE:
+            raise ConfigError(f"peft={self.name} drops RoPE; use model=rope.")
+        nope = {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
+        return selected(model, AttentionConfig.__dataclass_fields__) | nope
+
+    def _interpolated(self, model: dict[str, Any]) -> dict[str, Any]:
+        """Return the key ``scaling`` of a rotary encoding, with positions that are interpolated."""
+        cls = _class_of(model)
+        scaling: dict[str, Any] = model.get("scaling") or {}
+        method = scaling.get("method", "none")
+        reason = ""
+        if cls is None or "scaling" not in arguments_model(cls).model_fields:
+            reason = _not_rotary(model)
+        elif method != "none":
+            reason = f"and model.scaling.method={method} both stretch positions"
+        if reason:
+            key = f"peft.interpolation={self.interpolation}"
+            raise ConfigError(f"{key} {reason}; set peft.interpolation=1.")
+        return scaling | {"method": "linear", "factor": self.interpolation, "when": "always"}
 
     def apply(self, decoder: Decoder, seed: int) -> None:
         """Insert the adapters, and mark what is trained; what is idle stays frozen."""
@@ -143,72 +151,43 @@ class Adaptation:
                 decoder.get_parameter(name).requires_grad_(name not in idle)
         if self.sparse_groups is not None:
             for block in decoder.blocks():
-                plain = type(block.position) is RoPE and block.window is None
-                scaled = block.ssmax is not None or block.temperature is not None
-                if not plain or scaled:
-                    raise ConfigError(
-                        f"peft.sparse_groups={self.sparse_groups} needs positions in queries and "
-                        "keys only, and no window or scaled logits: model=rope."
-                    )
-                block.attend = partial(sparse_in_training, block, self.sparse_groups)
+                self._attend_sparsely(block, self.sparse_groups)
+
+    def _attend_sparsely(self, block: Block, groups: int) -> None:
+        """Let a block attend within groups while it trains."""
+        plain = type(block.position) is RoPE and block.window is None
+        scaled = block.ssmax is not None or block.temperature is not None
+        if not plain or scaled:
+            raise ConfigError(
+                f"peft.sparse_groups={groups} needs positions in queries and keys only, and no "
+                "window or scaled logits: model=rope."
+            )
+        block.attend = partial(sparse_in_training, block, groups)
+
+
+def _class_of(model: dict[str, Any]) -> Any:
+    """Return the encoding of a section ``model``; None where layers have several."""
+    return None if "layers" in model else locate(model["_target_"], "model")
+
+
+def _not_rotary(model: dict[str, Any]) -> str:
+    return f"is for rotary encodings, and model={model['name']} is none"
 
 
 def selected(section: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Those of some keys that a section has."""
+    """Return those of some keys that a section has, with their values.
+
+    >>> selected({"theta": 500.0, "name": "rope"}, ["theta", "scaling"])
+    {'theta': 500.0}
+    """
     return {key: section[key] for key in keys if key in section}
 
 
-def sparse_in_training(
-    block: Block, groups: int, scores: Scores, v: Tensor, carried: Tensor | None, backend: str
-) -> tuple[Tensor, Tensor | None]:
-    """:func:`shifted_sparse` while the block trains, full attention at evaluation."""
-    if not block.training:
-        return attend(scores, v, carried, backend)
-    q = scores.q.transpose(1, 2)
-    k = scores.k.transpose(1, 2)
-    return shifted_sparse(q, k, v, groups, backend), None
-
-
-def shifted_sparse(
-    q_BTHD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, groups: int, backend: str = "auto"
-) -> Tensor:
-    """Shifted sparse attention (LongLoRA, Chen et al., 2023), (B, T, H, D): causal attention within
-    groups of G = T / groups tokens.
-
-    The first half of the heads attends within [0, G), [G, 2G), …, the second half within groups
-    that begin G/2 later. Deliberately different from the public code, whose shift is cyclic, so
-    that a row's first G/2 tokens see its last: here both ends are groups of their own.
-    """
-    T, H = q_BTHD.shape[1:3]
-    G = T // groups
-    if T % (2 * groups):
-        raise ConfigError(
-            f"task.train_length={T} does not divide into peft.sparse_groups={groups} groups of an "
-            f"even length; task.train_length={max(T // (2 * groups), 1) * 2 * groups} does."
-        )
-
-    def within(heads: slice, first: int, last: int, size: int) -> Tensor:
-        """Attention of these heads within groups of this size of the tokens from ``first`` to
-        ``last``.
-        """
-        q, k, v = (x[:, first:last, heads].unflatten(1, (-1, size)).flatten(0, 1) for x in qkv)
-        values, _ = attend(Scores(q.transpose(1, 2), k.transpose(1, 2)), v, backend=backend)
-        return values.unflatten(0, (len(q_BTHD), -1)).flatten(1, 2)
-
-    qkv = q_BTHD, for_heads(k_BTKD, H), for_heads(v_BTKD, H)
-    straight = slice(H - H // 2)
-    shifted = slice(H - H // 2, H)
-    half = G // 2
-    stretches = [within(shifted, 0, half, half)]
-    if half < T - half:
-        stretches.append(within(shifted, half, T - half, G))
-    stretches.append(within(shifted, T - half, T, half))
-    return torch.cat([within(straight, 0, T, G), torch.cat(stretches, 1)], 2)
-
-
 def trained(decoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Name and value of every parameter that is trained."""
-    return ((name, p) for name, p in decoder.named_parameters() if p.requires_grad)
+    """Yield name and value of every parameter that is trained."""
+    for name, parameter in decoder.named_parameters():
+        if parameter.requires_grad:
+            yield name, parameter
 
 
 def merge(decoder: Decoder) -> None:
@@ -230,7 +209,7 @@ def freeze_in_bf16(decoder: Decoder) -> None:
 
 
 def without_autocast(decoder: nn.Module) -> torch.autocast:
-    """A block in fp32; in bf16 where frozen matrices are, whose products with fp32 fail."""
+    """Compute in fp32; in bf16 where frozen matrices are, whose products with fp32 fail."""
     weights = [*decoder.parameters()]
     in_bf16 = any(weight.dtype == torch.bfloat16 for weight in weights)
     return torch.autocast(weights[0].device.type, torch.bfloat16, enabled=in_bf16)

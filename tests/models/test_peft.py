@@ -13,6 +13,7 @@ from tape_exp.models import peft
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
+from tape_exp.models.shifted_sparse import shifted_sparse
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.folders import CONF
@@ -96,7 +97,7 @@ def test_shifted_sparse_attention_is_attention_under_its_mask(T, groups, kv_head
     expected = torch.einsum(
         "bhts,bshd->bthd", logits.masked_fill(~seen, float("-inf")).softmax(-1), values
     )
-    found = peft.shifted_sparse(q, k, v, groups)
+    found = shifted_sparse(q, k, v, groups)
     assert (found - expected).abs().max() < 1e-5
     weight = torch.randn(expected.shape, generator=generator)
     for ours, theirs in zip(
