@@ -49,7 +49,7 @@ def save(
         model: the section ``model`` of the run's config, resolved.
         describe: makes the README from the lines that load the model by its ``name``.
     """
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM
 
     from tape_exp.models.hf import TapeExpConfig
 
@@ -63,35 +63,51 @@ def save(
     with torch.device("meta"):  # it says what to write, and holds nothing
         exported = AutoModelForCausalLM.from_config(config, dtype=dtype)
     buffers = dict(decoder.named_buffers())  # which keep their precision
-    weights = {
-        llama_name(key) if form else f"decoder.{key}": value.detach().to(
-            "cpu", value.dtype if key in buffers else dtype
-        )
-        for key, value in decoder.state_dict().items()
-        if key != "head.weight" or not decoder.arch.tied
-    }
+    weights = {}
+    for key, value in decoder.state_dict().items():
+        if key == "head.weight" and decoder.arch.tied:
+            continue
+        name_there = llama_name(key) if form else f"decoder.{key}"
+        weights[name_there] = value.detach().to("cpu", value.dtype if key in buffers else dtype)
     with new_folder(folder) as temporary:
         exported.save_pretrained(temporary, state_dict=weights)
         text = describe(card(name or folder.name, form, model))
         (temporary / "README.md").write_text(text, encoding="utf-8")
         if tokenizer is not None:
-            bos, eos = map(tokenizer.backend.id_to_token, (tokenizer.bos, tokenizer.eos))
-            words: dict[str, Any] = {"bos_token": bos, "eos_token": eos, "pad_token": eos}
-            named = tokenizer.named
-            if named is not None:
-                # What pads is masked in fine-tuning, and so would be an EOS that pads.
-                words["pad_token"] = named.pad or eos
-                # A BOS that only config.json names precedes documents, and is not the tokenizer's.
-                words["bos_token"] = bos if named.bos or tokenizer.begin else None
-            words |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
-            words |= {"model_max_length": decoder.arch.max_length, "chat_template": chat_template}
-            made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **words)
-            made.save_pretrained(temporary)
+            keys = {"model_max_length": decoder.arch.max_length, "chat_template": chat_template}
+            _transformers_tokenizer(tokenizer, keys).save_pretrained(temporary)
+
+
+def _transformers_tokenizer(tokenizer: Tokenizer, keys: dict[str, Any]) -> Any:
+    """Return a tokenizer of transformers, with these keys besides its special tokens."""
+    from transformers import PreTrainedTokenizerFast
+
+    bos = tokenizer.backend.id_to_token(tokenizer.bos)
+    eos = tokenizer.backend.id_to_token(tokenizer.eos)
+    pad = eos
+    named = tokenizer.named
+    if named is not None:
+        # What pads is masked in fine-tuning, and so would be an EOS that pads.
+        pad = named.pad or eos
+        # A BOS that only config.json names precedes documents, and is not the tokenizer's.
+        if not (named.bos or tokenizer.begin):
+            bos = None
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend,
+        bos_token=bos,
+        eos_token=eos,
+        pad_token=pad,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        **keys,
+    )
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A hidden folder to write to, which becomes ``folder`` at the end: it is whole or absent."""
+    """Yield a hidden folder to write to, which becomes ``folder`` at the end: it is whole or
+    absent.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already; name a new folder to export to.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -108,8 +124,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def card(name: str, form: str, model: dict[str, Any]) -> str:
-    """The beginning of a model card: what it is, and how to load it by its ``name``; ``model`` may
-    name classes of other authors' packages.
+    """Return the beginning of a model card: what it is, and how to load it by its ``name``;
+    ``model`` may name classes of other authors' packages.
     """
     head = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     every = {**head, "tags": ["tape_exp", "positional-encoding", model["name"]]}

@@ -36,9 +36,9 @@ INSTEAD = "name the folder or the repository with its *.safetensors instead."
 
 
 def converted(path: Path, cache: Path) -> Path:
-    """The folder of a GGUF file's config, dequantised weights and tokenizer, which is made once for
-    a file of this content. Its name ends with the type that the file has, ``-from-Q4_1``, and so
-    does that of the run that begins from it.
+    """Return the folder of a GGUF file's config, dequantised weights and tokenizer, which is made
+    once for a file of this content. Its name ends with the type that the file has, ``-from-Q4_1``,
+    and so does that of the run that begins from it.
 
     Raises:
         ConfigError: the file is damaged, of another family, or scales its positions, which
@@ -72,18 +72,20 @@ def converted(path: Path, cache: Path) -> Path:
 
 @cache
 def _hash(path: Path, modified: int) -> str:
-    """Of a file's content; a run asks several times, and a large file takes seconds."""
+    """Return a hash of a file's content, once: a run asks several times, and a large file takes
+    seconds.
+    """
     return sha256(path)[:16]
 
 
 def _made_in(place: Path) -> Path | None:
-    """The folder that a conversion has finished."""
+    """Return the folder that a conversion has finished."""
     made = [config.parent for config in place.glob(f"*/{CONFIG}")]
     return next((folder for folder in made if not folder.name.endswith(PARTIAL)), None)
 
 
 def _check(path: Path) -> str:
-    """The type of most of a file's weights, ``Q4_1``; raises :class:`ConfigError` where
+    """Return the type of most of a file's weights, ``Q4_1``; raises :class:`ConfigError` where
     transformers would not compute what the file says.
     """
     from gguf import GGUFReader
@@ -100,6 +102,20 @@ def _check(path: Path) -> str:
         ) from error
     if path.stat().st_size < size:
         raise ConfigError(f"{path} is cut short; fetch it again.")
+    names = [tensor.name for tensor in reader.tensors]
+    _require_read_by_transformers(path, architecture, fields, names)
+    weights: Counter[str] = Counter()
+    for tensor in reader.tensors:
+        weights[tensor.tensor_type.name] += int(tensor.n_elements)
+    return weights.most_common(1)[0][0]
+
+
+def _require_read_by_transformers(
+    path: Path, architecture: str, fields: dict[str, Any], names: list[str]
+) -> None:
+    """Raise :class:`ConfigError` where transformers would not compute what a file's fields and the
+    names of its tensors say.
+    """
     if architecture not in FORMS:
         known = ", ".join(FORMS)
         raise ConfigError(f"{path} is of the family {architecture}; the decoder knows {known}.")
@@ -110,15 +126,12 @@ def _check(path: Path) -> str:
                 f"{path} has {architecture}.{key}={value}, which transformers does not read; "
                 f"{INSTEAD}"
             )
-    weights: Counter[str] = Counter()
-    for tensor in reader.tensors:
-        if tensor.name.startswith("rope_"):
+    for name in names:
+        if name.startswith("rope_"):
             raise ConfigError(
-                f"{path} scales the frequencies of its positions ({tensor.name}), which "
-                f"transformers does not read; {INSTEAD}"
+                f"{path} scales the frequencies of its positions ({name}), which transformers does "
+                f"not read; {INSTEAD}"
             )
-        weights[tensor.tensor_type.name] += int(tensor.n_elements)
-    return weights.most_common(1)[0][0]
 
 
 def _convert(path: Path, folder: Path) -> None:
@@ -135,7 +148,7 @@ def _convert(path: Path, folder: Path) -> None:
 
 
 def _read(path: Path) -> tuple[Any, Any]:
-    """The model and the tokenizer of transformers."""
+    """Return the model and the tokenizer of transformers."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     source: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}

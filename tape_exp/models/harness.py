@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,10 +27,20 @@ WITHOUT_EFFECT = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1}
 # What lm-eval caches the answer under, context, continuation.
 Request = tuple[Any, list[int], list[int]]
 Answer = tuple[float, bool]  # log p of the continuation, and whether it is the greedy one
+Row = tuple[int, ...]  # the tokens that a model is given
 EMPTY = (
     "a benchmark asks for the likelihood of an empty continuation, which has none; give every "
     "choice and answer of its YAML or data a text."
 )
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What is scored at the end of a row of a batch, the token after the row included."""
+
+    request: int  # its number among all
+    tokens: list[int]
+    row: int  # of the batch
 
 
 def continuation_scores(logits_NV: Tensor, targets_N: Tensor, lengths: list[int]) -> list[Answer]:
@@ -96,20 +107,20 @@ class Harness(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """The turns of a chat as the text of a prompt; what the assistant has begun to say is left
-        open where the prompt is to go on from it.
+        """Return the turns of a chat as the text of a prompt; what the assistant has begun to say
+        is left open where the prompt is to go on from it.
         """
         assert self.template is not None  # lm-eval is told to ask so only where there is one
         return self.ids.chat(self.template, chat_history, add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: Any = None, **_: Any) -> list[int]:
-        """Ids of a text, begun as prompts are unless ``add_special_tokens`` is False."""
+        """Return ids of a text, begun as prompts are unless ``add_special_tokens`` is False."""
         if add_special_tokens is False:
             return self.ids.pieces(string, prompt=True).ids
         return self.ids.encode_prompt(string)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Answer]:
-        """log p of continuations, and whether they are the greedy ones."""
+        """Return log p of continuations, and whether they are the greedy ones."""
         if any(request.args == ("", "") for request in requests):
             raise ConfigError(EMPTY)
         answers: list[Answer] = super().loglikelihood(requests, disable_tqdm)
@@ -117,8 +128,33 @@ class Harness(TemplateLM):
 
     @torch.inference_mode()
     def _loglikelihood_tokens(self, requests: Sequence[Request], **_: Any) -> list[Answer]:
-        """Requests with the same inputs, such as the letters of a question, share a row."""
-        rows: dict[tuple[int, ...], list[int]] = {}
+        """Score continuations; requests with the same inputs, such as the letters of a question,
+        share a row.
+        """
+        requests_of = self._requests_of_rows(requests)
+        cut = sum(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
+        if cut:
+            log.warning(
+                "%d of %d requests are longer than %d tokens and lost their beginning.",
+                cut,
+                len(requests),
+                self.max_length,
+            )
+        rows = sorted(requests_of, key=lambda row: (-len(row), row))
+
+        def score(batch: Sequence[Row], first: int) -> dict[int, Answer]:
+            continuations: list[Continuation] = []
+            for index, row in enumerate(batch):
+                for number in requests_of[row]:
+                    continuations.append(Continuation(number, requests[number][2], index))
+            return self._score(batch, continuations, first)
+
+        scores = shared(batched(rows, self.rows_per_batch), score, self.progress, "scoring")
+        return [scores[number] for number in range(len(requests))]
+
+    def _requests_of_rows(self, requests: Sequence[Request]) -> dict[Row, list[int]]:
+        """Return the inputs of all requests, and the numbers of those that share each."""
+        requests_of: dict[Row, list[int]] = {}
         for number, (_, context, continuation) in enumerate(requests):
             if not continuation:
                 raise ConfigError(EMPTY)
@@ -129,48 +165,39 @@ class Harness(TemplateLM):
                     f"{self.max_length}; set task.longest={length} or more."
                 )
             row = (*context, *continuation)[-(self.max_length + 1) : -1]
-            rows.setdefault(row, []).append(number)
-        cut = sum(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
-        if cut:
-            log.warning(
-                "%d of %d requests are longer than %d tokens and lost their beginning.",
-                cut,
-                len(requests),
-                self.max_length,
-            )
-        order = sorted(rows, key=lambda row: (-len(row), row))
+            requests_of.setdefault(row, []).append(number)
+        return requests_of
 
-        def score(batch: Sequence[tuple[int, ...]], first: int) -> dict[int, Answer]:
-            """Score a batch, padded on the right, where a causal model does not see it."""
-            inputs = pad_sequence([torch.tensor(row) for row in batch], batch_first=True)
-            places: list[int] = []  # of the logits that predict a continuation, in the whole batch
-            targets: list[int] = []  # the tokens of these continuations
-            numbers: list[int] = []  # of their requests
-            for index, row in enumerate(batch):
-                end = index * inputs.shape[1] + len(row)
-                for number in rows[row]:
-                    continuation = requests[number][2]
-                    numbers.append(number)
-                    places += range(end - len(continuation), end)
-                    targets += continuation
-            logits = self.model(
-                inputs,
-                output=LogitsAt(torch.tensor(places)),
-                lengths_B=torch.tensor([len(row) for row in batch]),
-                sampler=RowSampler(0, "evaluation", first=first),
-            )
-            lengths = [len(requests[number][2]) for number in numbers]
-            scores = continuation_scores(logits, torch.tensor(targets).to(logits.device), lengths)
-            return dict(zip(numbers, scores, strict=True))
-
-        scores = shared(batched(order, self.rows_per_batch), score, self.progress, "scoring")
-        return [scores[number] for number in range(len(requests))]
+    def _score(
+        self, batch: Sequence[Row], continuations: Sequence[Continuation], first: int
+    ) -> dict[int, Answer]:
+        """Score continuations by the number of their requests, in a batch of rows that are padded
+        on the right, where a causal model does not see it. ``first`` is the number of its first row
+        among all.
+        """
+        inputs = pad_sequence([torch.tensor(row) for row in batch], batch_first=True)
+        places: list[int] = []  # of the logits that predict a continuation, in the whole batch
+        targets: list[int] = []
+        for continuation in continuations:
+            end = continuation.row * inputs.shape[1] + len(batch[continuation.row])
+            places += range(end - len(continuation.tokens), end)
+            targets += continuation.tokens
+        logits = self.model(
+            inputs,
+            output=LogitsAt(torch.tensor(places)),
+            lengths_B=torch.tensor([len(row) for row in batch]),
+            sampler=RowSampler(0, "evaluation", first=first),
+        )
+        lengths = [len(continuation.tokens) for continuation in continuations]
+        answers = continuation_scores(logits, torch.tensor(targets).to(logits.device), lengths)
+        numbers = [continuation.request for continuation in continuations]
+        return dict(zip(numbers, answers, strict=True))
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """log p of whole texts, in nats, in windows: each token once, the first given the prefix,
-        which a text may say itself.
+        """Return log p of whole texts, in nats, in windows: each token once, the first given the
+        prefix, which a text may say itself.
         """
         windows: list[list[Request]] = []
         for request in requests:
@@ -186,8 +213,8 @@ class Harness(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy answers, each up to its first stop sequence; a context loses its beginning so that
-        the answer fits.
+        """Return greedy answers, each up to its first stop sequence; a context loses its beginning
+        so that the answer fits.
         """
         by_length: dict[int, list[tuple[int, list[int]]]] = {}  # by new tokens: (request, prompt)
         stops = []
@@ -221,7 +248,8 @@ class Harness(TemplateLM):
 
 
 def answer_options(settings: dict[str, Any], longest: int) -> tuple[int, list[str]]:
-    """The tokens that an answer may have, and what ends it, by a benchmark's ``generation_kwargs``.
+    """Return the tokens that an answer may have, and what ends it, by a benchmark's
+    ``generation_kwargs``.
 
     Raises:
         ConfigError: they ask for what is not done here, or for as many tokens as the model takes.
