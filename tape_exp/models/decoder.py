@@ -73,7 +73,9 @@ class Decoder(nn.Module):
         self.init_weights(seed, blank)
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
-        """Matrices N(0, 0.02), norms 1, biases 0; encodings as they say, if ``blank`` only they."""
+        """Draw matrices from N(0, 0.02), set norms to 1 and biases to 0, and let encodings do as
+        they say; if ``blank`` only encodings.
+        """
         for name, module in self.named_modules():
             generator = generator_for(seed, "init", name)
             if isinstance(module, PositionEncoding):
@@ -125,8 +127,8 @@ class Decoder(nn.Module):
         return output.compute(x_BTC, self.head)
 
     def _block_runner(self, compilable: bool) -> Callable[..., Any]:
-        """What runs a block: compiled where it may be, and with its activations recomputed in the
-        backward pass where that is asked for.
+        """Return what runs a block: compiled where it may be, and with its activations recomputed
+        in the backward pass where that is asked for.
         """
         run = self._run if self.training and compilable else run_block
         if self.recompute and self.training and torch.is_grad_enabled():
@@ -141,8 +143,8 @@ class Decoder(nn.Module):
         sampler: RowSampler | None,
         cache: "Cache | None",
     ) -> tuple[Places, Tensor]:
-        """Where the tokens that are computed stand, and their ids; without a usable cache they are
-        all tokens so far.
+        """Return where the tokens that are computed stand, and their ids; without a usable cache
+        they are all tokens so far.
         """
         if cache is not None:
             return self._places_in_cache(tokens_BT, cache)
@@ -188,7 +190,9 @@ class Decoder(nn.Module):
     def positions(
         self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None
     ) -> Tensor:
-        """Positions of the tokens, fp32: 0 … T-1, (1, T), or (rows, T) where they are random."""
+        """Return positions of the tokens, fp32: 0 … T-1, (1, T), or (rows, T) where they are
+        random.
+        """
         for position in self.encodings():
             position.require(length)
         if self.random is not None:
@@ -212,14 +216,14 @@ class Decoder(nn.Module):
         return any(position.reads_length for position in self.encodings())
 
     def encodings(self) -> list[PositionEncoding]:
-        """The encoding of the first layer of each kind, in order."""
+        """Return the encoding of the first layer of each kind, in order."""
         return [block.position for block in self.blocks() if block.is_first_of_kind]
 
     def blocks(self) -> list[Block]:
         return [cast(Block, layer) for layer in self.layers]
 
     def knows_digits(self) -> bool:
-        """Whether the encoding of any layer is told which tokens are digits."""
+        """Say whether the encoding of any layer is told which tokens are digits."""
         return any(position.knows_digits for position in self.encodings())
 
     def parameter_count(self) -> int:
@@ -229,21 +233,23 @@ class Decoder(nn.Module):
         return sum(p.numel() for name, p in self.named_parameters() if ".position." in name)
 
     def flops_per_token(self, length: int) -> float:
-        """Floating-point operations per token of one training step at this length: 3 times those of
-        the forward pass, but 4 for a frozen parameter, since it needs no gradient of its own.
+        """Return floating-point operations per token of one training step at this length: 3 times
+        those of the forward pass, but 4 for a frozen parameter, since it needs no gradient of its
+        own.
         """
         frozen = sum(p.numel() for p in self.matrices() if not p.requires_grad)
         return 3 * self.forward_flops_per_token(length) - 2 * frozen
 
     def forward_flops_per_token(self, length: int) -> float:
-        """2 for each parameter of the matrices (embedding look-ups are free), and 2 · layers · H ·
-        d · length for causal attention, whose average query sees half of the keys.
+        """Return the operations of a forward pass: 2 for each parameter of the matrices (embedding
+        look-ups are free), and 2 · layers · H · d · length for causal attention, whose average
+        query sees half of the keys.
         """
         attention = 2 * self.arch.layers * self.arch.heads * self.arch.head_dim * length
         return 2 * sum(p.numel() for p in self.matrices()) + attention
 
     def matrices(self) -> list[nn.Parameter]:
-        """All parameters but an embedding that is only looked up."""
+        """Return all parameters but an embedding that is only looked up."""
         embedding = self.embedding.weight
         head = self.head.weight
         return [p for p in self.parameters() if p is not embedding or p is head]
@@ -261,5 +267,5 @@ def hand_on_state(blocks: list[Block]) -> None:
 def run_block(
     block: Block, x_BTC: Tensor, state: Tensor | None, context: ForwardContext
 ) -> tuple[Tensor, Tensor | None]:
-    """What is compiled: one block, whichever it is."""
+    """Return what is compiled: one block, whichever it is."""
     return block(x_BTC, state, context)

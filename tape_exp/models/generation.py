@@ -51,7 +51,7 @@ class Cache:
         self._buffers: dict[tuple[int, str], Tensor] = {}
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens in the cache, by the name that transformers has for it."""
+        """Return the number of tokens in the cache, by the name that transformers has for it."""
         return self.length
 
     def append(self, tokens_BT: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ class Cache:
         return tensors
 
     def _make_buffers(self, layer: int, name: str, x: Tensor) -> None:
-        """Empty buffers (B or 1, capacity, …) for this layer and those after it that are alike. The
-        tokens of a head lie one after the other, as attention reads them.
+        """Make empty buffers (B or 1, capacity, …) for this layer and those after it that are
+        alike. The tokens of a head lie one after the other, as attention reads them.
         """
         if x.ndim < 4:
             self._buffers[layer, name] = x.new_empty(x.shape[0], self.capacity, *x.shape[2:])
@@ -95,7 +95,7 @@ def new_cache(
     rows: int,
     sampler: RowSampler | None = None,
 ) -> Cache:
-    """An empty cache, with the positions that the decoder's encoding gives to each row."""
+    """Return an empty cache, with the positions that the decoder's encoding gives to each row."""
     device = decoder.head.weight.device
     positions_BS = decoder.positions(rows, capacity, device, sampler)
     if padding_B is not None:
@@ -152,8 +152,9 @@ def decode(
     temperature: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> list[Tensor]:
-    """Up to ``new_tokens`` tokens (B, 1) after those in the cache and ``tokens_BT``, until every
-    row has one of ``ends``; on a GPU up to :data:`ASKED_EVERY` more, since asking waits for it.
+    """Return up to ``new_tokens`` tokens (B, 1) after those in the cache and ``tokens_BT``, until
+    every row has one of ``ends``; on a GPU up to :data:`ASKED_EVERY` more, since asking waits for
+    it.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -188,15 +189,15 @@ Batches = list[tuple[int, Any]]
 
 
 def batched(items: Any, size: int) -> Batches:
-    """Items in batches of this size, of which the last may be smaller."""
+    """Return items in batches of this size, of which the last may be smaller."""
     return [(first, items[first : first + size]) for first in range(0, len(items), size)]
 
 
 def shared(
     batches: Batches, answer: Callable[[Any, int], dict[Any, Any]], progress: Any, title: str
 ) -> dict[Any, Any]:
-    """What ``answer(batch, number of its first item)`` gives of every batch. Each process answers
-    its share, and all have every answer; ``progress(items, title)`` shows how far it is.
+    """Return what ``answer(batch, number of its first item)`` gives of every batch. Each process
+    answers its share, and all have every answer; ``progress(items, title)`` shows how far it is.
     """
     local: dict[Any, Any] = {}
     for (first, batch), counts in progress(share(batches), title):

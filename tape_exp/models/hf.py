@@ -108,9 +108,9 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         planned: Cache | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits (B, T, V) of so many last positions, 0: all, or of their indices; and the mean
-        cross-entropy of ``labels`` (B, T), shifted here, where -100 does not count. ``planned`` are
-        the random positions of all tokens of :meth:`generate` without a cache.
+        """Return logits (B, T, V) of so many last positions, 0: all, or of their indices; and the
+        mean cross-entropy of ``labels`` (B, T), shifted here, where -100 does not count.
+        ``planned`` are the random positions of all tokens of :meth:`generate` without a cache.
         """
         unknown = [key for key, value in others.items() if value is not None and value is not False]
         if unknown or input_ids is None:
@@ -159,8 +159,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def padding(mask_BT: Tensor | None) -> Tensor | None:
-    """How many tokens of padding each row begins with, (B,); None where no row does. Padding at the
-    end needs no hiding: causal attention does not see it.
+    """Return how many tokens of padding each row begins with, (B,); None where no row does. Padding
+    at the end needs no hiding: causal attention does not see it.
     """
     if mask_BT is None:
         return None

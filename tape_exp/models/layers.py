@@ -32,7 +32,7 @@ Kinds = Callable[[Arch], PositionEncoding] | Sequence[LayerKind]  # of a decoder
 
 
 def kinds_of(model: Any) -> list[LayerKind]:
-    """The kinds of a config's section ``model``: layer l has entry l modulo their number."""
+    """Return the kinds of a config's section ``model``: layer l has entry l modulo their number."""
     from omegaconf import OmegaConf
 
     if OmegaConf.is_config(model):
@@ -117,7 +117,7 @@ class RandomPositions:
         sampler: RowSampler | None,
         training: bool = False,
     ) -> Tensor:
-        """(rows, length) fp32: for each row a sorted sample, without replacement."""
+        """Draw a sorted sample for each row, without replacement: (rows, length) fp32."""
         if length > self.range:
             raise ConfigError(
                 f"{length} tokens do not fit in {self.range} random positions; "
@@ -158,7 +158,7 @@ class RandomFloats(RandomPositions):
 
 
 def random_positions(kinds: Sequence[LayerKind], arch: Arch) -> RandomPositions | None:
-    """The random positions of all layers of a pattern, if any has the key ``random_range``."""
+    """Return the random positions of all layers, if any layer has the key ``random_range``."""
     settings = {(kind.attention.random_range, kind.attention.random_floats) for kind in kinds}
     if (None, True) in settings:
         raise ConfigError("model.random_floats=true needs model.random_range; 2 is usual.")

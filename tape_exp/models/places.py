@@ -39,7 +39,7 @@ class Places:
 
     @classmethod
     def at(cls, positions: Tensor, consecutive: bool = False) -> "Places":
-        """Whole rows of any tokens at these positions, (1 or B, T)."""
+        """Return whole rows of any tokens at these positions, (1 or B, T)."""
         tokens = torch.zeros_like(positions, dtype=torch.long)
         return cls(tokens, tokens, positions, consecutive)
 

@@ -20,7 +20,7 @@ Modifier = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # what is added a
 
 
 def full_precision(x: Tensor) -> AbstractContextManager:
-    """No autocast on x's device: what is computed inside stays in its own dtype."""
+    """Turn autocast off on x's device: what is computed inside stays in its own dtype."""
     kind = x.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return nullcontext()
@@ -28,7 +28,7 @@ def full_precision(x: Tensor) -> AbstractContextManager:
 
 
 def precise(x: Tensor) -> Tensor:
-    """x in fp32, or in fp64 if it is: for what a 16-bit model must not round to its dtype."""
+    """Return x in fp32, or fp64 if it is: for what a 16-bit model must not round to its dtype."""
     if x.dtype == torch.float32:  # as nearly always: asking is cheaper than a conversion to itself
         return x
     return x.to(torch.promote_types(x.dtype, torch.float32))
@@ -48,17 +48,19 @@ class Bias:
         """Raise :class:`BiasError` where it holds a tensor that does not fit these scores."""
 
     def pairs(self, scores: "Scores") -> Tensor:
-        """What is added to each pair of query and key: (1 or B, 1 or H, T, S), at least fp32. What
-        it is at keys after the query does not matter.
+        """Return what is added to each pair of query and key: (1 or B, 1 or H, T, S), at least
+        fp32. What it is at keys after the query does not matter.
         """
         raise TypeError(f"{type(self).__name__} must say what it adds to each pair: pairs(scores).")
 
     def of_block(self, first: int, T: int, S: int) -> "Bias":
-        """The same bias of the T queries from ``first`` on and of the first S keys."""
+        """Return the same bias of the T queries from ``first`` on and of the first S keys."""
         return self
 
     def modifier(self, scores: "Scores", extra: int) -> Modifier:
-        """The same for FlexAttention, whose queries and keys have ``extra`` tokens at the end."""
+        """Return the same for FlexAttention, whose queries and keys have ``extra`` tokens at the
+        end.
+        """
         H = scores.q.shape[1]
         T = scores.q.shape[2]
         S = scores.k.shape[2]
@@ -105,7 +107,7 @@ class ByDistance(Bias):
             require_shape(self, self.slopes, H=scores.q.shape[1])
 
     def pairs(self, scores: "Scores") -> Tensor:
-        """A look-up in a table of all distances where positions count tokens."""
+        """Look distances up in a table of all, where positions count tokens."""
         if scores.by_place:
             return by_distance(self.table(scores), scores.q.shape[2])[None]
         keys = scores.key_positions
@@ -114,13 +116,13 @@ class ByDistance(Bias):
         return values.unflatten(1, distance.shape).transpose(0, 1)
 
     def of(self, distances_N: Tensor, scores: "Scores") -> Tensor:
-        """The bias at these distances, (1 or H, N)."""
+        """Return the bias at these distances, (1 or H, N)."""
         values = self.at(distances_N)
         require_shape(self, values, H=scores.q.shape[1], N=distances_N.shape[0])
         return values
 
     def table(self, scores: "Scores") -> Tensor:
-        """(1 or H, S): the bias at the distances 0 … S - 1."""
+        """Return the bias at the distances 0 … S - 1: (1 or H, S)."""
         S = scores.k.shape[2]
         distances = torch.arange(S, device=scores.q.device, dtype=torch.float32)
         return self.of(distances, scores)
@@ -210,7 +212,7 @@ class Window:
     sinks: int = 0
 
     def count(self, before: Tensor) -> Tensor:
-        """How many tokens a query sees, of so many up to itself."""
+        """Return how many tokens a query sees, of so many up to itself."""
         return before.clamp(max=self.size) + (before - self.size).clamp(0, self.sinks)
 
 
@@ -234,7 +236,7 @@ class Scores:
             bias.require_sizes(self)
 
     def probabilities(self) -> Tensor:
-        """(B, H, T, S), at least fp32 whatever the dtype of q and k."""
+        """Return the probabilities, (B, H, T, S), at least fp32 whatever the dtype of q and k."""
         q = precise(self.q)
         k = precise(self.k)
         with full_precision(q):
@@ -246,7 +248,7 @@ class Scores:
             return logits.add_(addend).softmax(-1)
 
     def addend(self, bias: Bias) -> Tensor:
-        """What a bias adds, (1 or B, 1 or H, T, S), computed without autocast."""
+        """Return what a bias adds, (1 or B, 1 or H, T, S), computed without autocast."""
         with full_precision(self.q):
             pairs = bias.pairs(self)
         self.require_pairs(bias, pairs)
@@ -258,12 +260,12 @@ class Scores:
         require_shape(bias, pairs, B=B, H=H, T=T, S=self.k.shape[2])
 
     def modifiers(self, extra: int) -> list[Modifier]:
-        """The biases for FlexAttention, with ``extra`` tokens after queries and keys."""
+        """Return the biases for FlexAttention, with ``extra`` tokens after queries and keys."""
         with full_precision(self.q):
             return [bias.modifier(self, extra) for bias in self.biases]
 
     def visible(self) -> Tensor:
-        """Where a query may look at a key: booleans that broadcast to (B, H, T, S)."""
+        """Return where a query may look at a key: booleans that broadcast to (B, H, T, S)."""
         number = torch.arange(self.k.shape[2], device=self.q.device)
         distance = number[self.offset :, None] - number
         padded = self.padding is not None
@@ -272,7 +274,9 @@ class Scores:
         return sees(distance, number, self.window, padded)
 
     def block(self, q: Tensor, k: Tensor, first: int) -> "Scores":
-        """Of the queries q, from ``first`` on, and the keys k, up to the last one's own."""
+        """Return the scores of the queries q, from ``first`` on, and the keys k, up to the last
+        one's own.
+        """
         T = q.shape[2]
         S = k.shape[2]
         biases = tuple(bias.of_block(first, T, S) for bias in self.biases)
@@ -308,15 +312,19 @@ class Scores:
         return self.biases[0].slopes if alone else None
 
     def times(self, factor_BHT: Tensor) -> "Scores":
-        """The same with the logits of each query, biases included, multiplied by its factor."""
-        scale = factor_BHT[..., None]
-        pairs = [self.addend(bias) for bias in self.biases]
-        biases = (Dense(sum(pairs[1:], pairs[0]) * scale),) if pairs else ()
-        return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases)
+        """Multiply the logits of each query, biases included, by its factor."""
+        factor_BHT1 = factor_BHT[..., None]
+        q = (self.q * factor_BHT1).to(self.q.dtype)
+        if not self.biases:
+            return replace(self, q=q)
+        total = self.addend(self.biases[0])
+        for bias in self.biases[1:]:
+            total = total + self.addend(bias)
+        return replace(self, q=q, biases=(Dense(total * factor_BHT1),))
 
 
 def product_by_group(x_BHTN: Tensor, y_BKNM: Tensor) -> Tensor:
-    """x @ y, (B, H, T, M), where each head of y serves H / K heads of x: y is not repeated."""
+    """Return x @ y, (B, H, T, M), where each head of y serves H / K of x: y is not repeated."""
     if x_BHTN.shape[1] == y_BKNM.shape[1]:
         return x_BHTN @ y_BKNM
     rows, heads, T = x_BHTN.shape[:3]
@@ -325,8 +333,8 @@ def product_by_group(x_BHTN: Tensor, y_BKNM: Tensor) -> Tensor:
 
 
 def sees(distance: Tensor, number: Tensor, window: Window | None, padded: bool) -> Tensor:
-    """Whether a query sees the keys at these distances; their numbers count from the first of a row
-    that is no padding.
+    """Say whether a query sees the keys at these distances; their numbers count from the first of a
+    row that is no padding.
     """
     seen = distance >= 0
     if window is not None:
@@ -336,8 +344,8 @@ def sees(distance: Tensor, number: Tensor, window: Window | None, padded: bool) 
 
 
 def by_distance(table_HS: Tensor, T: int) -> Tensor:
-    """The entries of the last T of S tokens as queries and all as keys, (H, T, S); at later keys
-    that of distance 0. Of T = S = 3 and the table [0, 1, 2]::
+    """Return the entries of the last T of S tokens as queries and all as keys, (H, T, S); at later
+    keys that of distance 0. Of T = S = 3 and the table [0, 1, 2]::
 
         0 0 0        each row is part of   2 1 0 0 0
         1 0 0        and begins one        . . # # #     the first query

@@ -28,21 +28,21 @@ LONG_ARCH = replace(ARCH, max_length=192, train_length=24, kv_heads=None)
 
 
 def entries(model: Model) -> list[Model]:
-    """The section of each kind of layer."""
+    """Return the section of each kind of layer."""
     layers: list[Model] = model.get("layers", [model])
     return layers
 
 
 def with_keys(model: Model, **keys: Any) -> Model:
-    """The section with these keys in each kind of layer that does not have them."""
+    """Return the section with these keys in each kind of layer that does not have them."""
     if "layers" not in model:
         return keys | model
     return model | {"layers": [keys | layer for layer in model["layers"]]}
 
 
 def shortened(model: Model) -> tuple[Model, list[str]]:
-    """The section whose rows of :data:`LONG` tokens go beyond each of its numbers, and what was
-    changed for that.
+    """Return the section whose rows of :data:`LONG` tokens go beyond each of its numbers, and what
+    was changed for that.
     """
     changed: list[str] = []
     layers = []
@@ -60,7 +60,7 @@ def shortened(model: Model) -> tuple[Model, list[str]]:
 
 
 def _constructible(layer: Model, key: str) -> bool:
-    """Whether an encoding takes a short length for this key."""
+    """Say whether an encoding takes a short length for this key."""
     try:
         kinds_of({**layer, key: SHORT})[0].position(LONG_ARCH)
     except Exception:  # whatever an author's constructor raises for a number that it does not take
@@ -70,9 +70,9 @@ def _constructible(layer: Model, key: str) -> bool:
 
 @torch.no_grad()
 def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
-    """Whether fresh decoders with this section ``model`` give the logits of RoPE at the same theta,
-    scaling, window, norms and scale of logits: measured on two small ones with the same backbone,
-    in rows beyond every threshold.
+    """Say whether fresh decoders with this section ``model`` give the logits of RoPE at the same
+    theta, scaling, window, norms and scale of logits: measured on two small ones with the same
+    backbone, in rows beyond every threshold.
     """
     model, _ = shortened({**model})
     layers = entries(model)

@@ -47,7 +47,7 @@ class Trace:
 
 
 def rotation_matrices(position: PositionEncoding, state: Any) -> tuple[Tensor, Tensor] | None:
-    """The matrices of queries and keys that a layer's state stands for, if any turn them."""
+    """Return the matrices of queries and keys that a layer's state stands for, if any turn them."""
     return position.matrices(state) if isinstance(position, RoPE) and state is not None else None
 
 
@@ -59,8 +59,8 @@ def trace(
     positions_BT: Tensor | None = None,
     sampler: RowSampler | None = None,
 ) -> dict[int, Trace]:
-    """A forward pass that keeps the attention probabilities and the position states of some layers,
-    counted from 1 (None: all), each as the layer uses it: layer 1 shows the initial state.
+    """Run a forward pass and return the attention probabilities and the position states of some
+    layers, counted from 1 (None: all), each as the layer uses it: layer 1 shows the initial state.
     """
     existing = range(1, decoder.arch.layers + 1)
     chosen = set(existing if layers is None else layers)

@@ -79,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def theorem(rows: int, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
-    """Every form on the same random sequences, the repaired one on all short ones too, and its
-    time.
+    """Measure every form on the same random sequences, the repaired one on all short ones too, and
+    its time.
 
     Labels of the first N positions do not depend on what follows: one pass over the longest length
     serves all.
@@ -111,7 +111,7 @@ def theorem(rows: int, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
 
 
 def outcome(argument_BT: Tensor, labels_BT: Tensor, lengths: Sequence[int]) -> dict[str, Any]:
-    """How right the labels are that a hard sigmoid of ``argument`` gives.
+    """Return how right the labels are that a hard sigmoid of ``argument`` gives.
 
     Returns:
         ``all`` and ``identity``: percent of the first N positions, and of those among them whose

@@ -74,11 +74,11 @@ class Theorem1(nn.Module):
         self.register_buffer("xi", xi)
 
     def forward(self, tokens_BT: Tensor, topology: Topology | None = None) -> Tensor:
-        """Labels, (B, T) fp64 in [0, 1]."""
+        """Return labels, (B, T) fp64 in [0, 1]."""
         return self.argument(tokens_BT, topology).clamp(0, 1)
 
     def argument(self, tokens_BT: Tensor, topology: Topology | None = None) -> Tensor:
-        """The read-out's argument, (B, T): at least 1, or at most 0, where a label is exact."""
+        """Return the read-out's argument, (B, T): >= 1 or <= 0 where a label is exact."""
         topology = topology or Causal(self.form.strict)
         x = self.layers(*self.embed(tokens_BT), topology)[0]
         if self.form.readout == "repaired":
@@ -86,7 +86,7 @@ class Theorem1(nn.Module):
         return -x[..., 0]
 
     def embed(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """X⁽⁰⁾: (B, T, 11) one-hot, and E⁽⁰⁾: (B, T, 17, 6), [Ξ; I] for every token."""
+        """Return X⁽⁰⁾: (B, T, 11) one-hot, and E⁽⁰⁾: (B, T, 17, 6), [Ξ; I] for every token."""
         x = nn.functional.one_hot(tokens_BT, BOS + 1).to(self.xi.dtype)
         e = torch.cat([self.xi, eye(6)])
         return x, e.expand(*tokens_BT.shape, -1, -1)
@@ -99,14 +99,16 @@ class Theorem1(nn.Module):
         return self.fourth(x, e, topology)
 
     def first(self, x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-        """ψ⁽¹⁾(x) = [xᵀ 0; 0 0; 0 I]: (B, T, 8, 17)."""
+        """Apply layer 1: ψ⁽¹⁾(x) = [xᵀ 0; 0 0; 0 I], (B, T, 8, 17), turns e; x stays."""
         psi = x.new_zeros(*x.shape[:2], 8, 17)
         psi[..., 0, : BOS + 1] = x
         psi[..., 2:, BOS + 1 :] = eye(6)
         return x, psi @ e
 
     def second(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-        """U_Q = U_K = δ_1ᵀ, U_V: row 1 to 2, residual; ψ⁽²⁾ = [ξ δ_2ᵀ; δ_3 … δ_8]; x ← [0; x]."""
+        """Apply layer 2: U_Q = U_K = δ_1ᵀ, U_V: row 1 to 2, residual; ψ⁽²⁾ = [ξ δ_2ᵀ; δ_3 … δ_8]; x
+        ← [0; x].
+        """
         U_K = eye(8)[0]
         U_V = torch.outer(eye(8)[1], eye(8)[0])
         keys_BTR = torch.einsum("l,btlr->btr", U_K, e)
@@ -117,14 +119,16 @@ class Theorem1(nn.Module):
         return nn.functional.pad(x, (1, 0)), psi @ e
 
     def third(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-        """W_Q = W_K = 0, W_V = δ_1 δ_bosᵀ, shared with e; residual only for x; ψ⁽³⁾ of Form."""
+        """Apply layer 3: W_Q = W_K = 0, W_V = δ_1 δ_bosᵀ, shared with e; residual only for x; ψ⁽³⁾
+        of Form.
+        """
         W_QK = x.new_zeros(e.shape[2], 12)
         W_V = torch.outer(eye(12)[0], eye(12)[1 + BOS])
         x, e = self._attention(x, e, W_QK, W_QK, W_V, topology)
         return x, self.psi3(x) @ e
 
     def psi3(self, x: Tensor) -> Tensor:
-        """ψ⁽³⁾(x), from x's first channel: (B, T, 6, 12)."""
+        """Return ψ⁽³⁾(x), from x's first channel: (B, T, 6, 12)."""
         i = 1 / x[..., :1, None]
         product_scale, identity_scale = {
             "printed": (i, i**0),
@@ -134,7 +138,9 @@ class Theorem1(nn.Module):
         return torch.cat([-product_scale * eye(6), identity_scale * eye(6)], -1)
 
     def fourth(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-        """W_Q x = (1…5, 54.5), W_K x = (1…5, -1) at BOS, else 0; W_V = -δ_1 δ_bosᵀ; residual."""
+        """Apply layer 4: W_Q x = (1…5, 54.5), W_K x = (1…5, -1) at BOS, else 0; W_V = -δ_1 δ_bosᵀ;
+        residual.
+        """
         ramp = torch.arange(1.0, 7.0, dtype=x.dtype)
         bos = eye(12)[1 + BOS]
         W_Q = torch.outer(
@@ -148,7 +154,9 @@ class Theorem1(nn.Module):
     def _attention(
         self, x: Tensor, e: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, topology: Topology
     ) -> tuple[Tensor, Tensor]:
-        """x + A W_V x and A e: eq. (f_attn) without its 1/√D, and eq. (g_attn), from one map A."""
+        """Return x + A W_V x and A e: eq. (f_attn) without its 1/√D, and eq. (g_attn), from one map
+        A.
+        """
         state = e[:, :, None, None]  # (B, T, H, M, L, R)
         q, k = (contract((x @ W.T)[:, :, None], state) for W in (W_Q, W_K))
         values, averaged = topology.attend(
@@ -159,12 +167,12 @@ class Theorem1(nn.Module):
 
 
 def eye(n: int) -> Tensor:
-    """I in fp64; its rows are δ_1 … δ_n."""
+    """Return I in fp64; its rows are δ_1 … δ_n."""
     return torch.eye(n, dtype=torch.float64)
 
 
 def labels(tokens_BT: Tensor) -> Tensor:
-    """Whether the first i tokens give the identity, by composing their swaps: (B, T) booleans."""
+    """Say whether the first i tokens give the identity, by composing swaps: (B, T) booleans."""
     exchange = torch.arange(5).repeat(BOS + 1, 1)
     for token, (source, target) in enumerate(SWAPS):
         exchange[token, source] = target
@@ -178,14 +186,14 @@ def labels(tokens_BT: Tensor) -> Tensor:
 
 
 def random_words(rows: int, length: int, generator: torch.Generator) -> Tensor:
-    """(rows, length): BOS and length - 1 uniform swaps."""
+    """Draw BOS and length - 1 uniform swaps: (rows, length)."""
     return nn.functional.pad(
         torch.randint(0, BOS, (rows, length - 1), generator=generator), (1, 0), value=BOS
     )
 
 
 def every_word(swaps: int) -> Tensor:
-    """(10^swaps, swaps + 1): BOS and every sequence of that many swaps."""
+    """Return BOS and every sequence of that many swaps: (10^swaps, swaps + 1)."""
     words = torch.tensor(list(product(range(BOS), repeat=swaps)), dtype=torch.long).view(
         BOS**swaps, swaps
     )

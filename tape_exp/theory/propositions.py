@@ -50,7 +50,9 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Every YAML of TAPE, and from each with L = 2 also Fourier features with R = 4, if new."""
+    """Return a case for every YAML of TAPE, and from each with L = 2 also Fourier features with R =
+    4, if new.
+    """
     variants = []
     starts = []
     tensor = f"{TensorTAPE.__module__}.{TensorTAPE.__name__}"
@@ -83,7 +85,9 @@ def _same(one: Case, other: Case) -> bool:
 def measure(
     case: Case, seeds: int = 3, shifts: tuple[float, ...] = (0.37, -11.3, 1000.5)
 ) -> dict[str, float]:
-    """The worst relative error of each of PROPERTIES, over random weights, states and shifts."""
+    """Return the worst relative error of each of PROPERTIES, over random weights, states and
+    shifts.
+    """
     worst = dict.fromkeys(PROPERTIES, 0.0)
     for seed in range(seeds):
         errors = layer_errors(case, seed) | {
@@ -94,8 +98,8 @@ def measure(
 
 
 def layer_errors(case: Case, seed: int, T: int = 9) -> dict[str, float]:
-    """How far one layer's f and g are from equations (perm_equiv) and (ortho_equiv) on a random
-    state and causal M.
+    """Return how far one layer's f and g are from equations (perm_equiv) and (ortho_equiv) on a
+    random state and causal M.
 
     - ``permutation``: f(PX, PE, PMPᵀ) = P f(X, E, M), g likewise;
     - ``rotation``: f(X, ER, M) = f(X, E, M), g(X, ER, M) = g(X, E, M) R for one R ∈ O(R),
@@ -135,7 +139,7 @@ def layer_errors(case: Case, seed: int, T: int = 9) -> dict[str, float]:
 def f_and_g(
     encoding: TensorTAPE, E: Tensor, qkv_3BTHD: Tensor, x_BTC: Tensor, mask_TT: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A layer's attended values (what of f sees positions) and its next E, under any M."""
+    """Return a layer's attended values (what of f sees positions) and its next E, under any M."""
     q, k, v = qkv_3BTHD
     places = Places.at(x_BTC[..., 0])  # which none of these reads
     turned = encoding.rotate(q, k, x_BTC, E, places)
@@ -144,7 +148,9 @@ def f_and_g(
 
 
 def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:
-    """The change of a decoder's logits, relative to the largest, with positions ``shift`` later."""
+    """Return the change of a decoder's logits, relative to the largest, with positions ``shift``
+    later.
+    """
     decoder = Decoder(ARCH, lambda arch: build(case.node, "model", arch=arch), seed)
     decoder = random_copy(decoder, seed, std=0.3).double()
     tokens = torch.randint(0, ARCH.vocab, (2, T), generator=generator_for(seed, "shift tokens"))
@@ -160,12 +166,12 @@ def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:
 
 
 def relative(actual: Tensor, expected: Tensor) -> float:
-    """The largest absolute difference over the largest absolute value."""
+    """Return the largest absolute difference over the largest absolute value."""
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
 def _random(case: Case, seed: int) -> TensorTAPE:
-    """The encoding with random parameters: as initialised its update does nothing."""
+    """Return the encoding with random parameters: as initialised its update does nothing."""
     encoding = build(case.general, "model", arch=ARCH).double().requires_grad_(False)
     with torch.no_grad():
         for name, parameter in encoding.named_parameters():

@@ -23,10 +23,10 @@ class Topology(Protocol):
     def attend(
         self, q_BTHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, carried: Tensor | None
     ) -> Attended:
-        """As :func:`tape_exp.models.attention.attend`: averages by softmax(q kᵀ / √D) under M."""
+        """Average by softmax(q kᵀ / √D) under M, as :func:`tape_exp.models.attention.attend`."""
 
     def invert(self, keys_BTR: Tensor, values_BTC: Tensor) -> Tensor:
-        """Rows Σ_j [(I + M ⊙ K Kᵀ)⁻¹]_ij v_j, (B, T, C): the update of theorem 1's layer 2."""
+        """Return rows Σ_j [(I + M ⊙ K Kᵀ)⁻¹]_ij v_j, (B, T, C), of theorem 1's second layer."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,14 @@ class Causal:
     def attend(
         self, q_BTHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, carried: Tensor | None
     ) -> Attended:
-        """Causal attention."""
+        """Compute causal attention."""
         scores = Scores(q_BTHD.transpose(1, 2), k_BSHD.transpose(1, 2))
         return attend(scores, v_BSHD, carried)
 
     def invert(self, keys_BTR: Tensor, values_BTC: Tensor) -> Tensor:
-        """w_i = v_i - Σ_{j<i} (k_i·k_j) w_j; earlier blocks are one R × C matrix, Σ_j k_j w_jᵀ."""
+        """Return w_i = v_i - Σ_{j<i} (k_i·k_j) w_j; earlier blocks are one R × C matrix, Σ_j k_j
+        w_jᵀ.
+        """
         earlier_BRC = keys_BTR.new_zeros(len(keys_BTR), keys_BTR.shape[-1], values_BTC.shape[-1])
         solved = []
         for k, v in zip(
@@ -82,7 +84,7 @@ class Masked:
     def attend(
         self, q_BTHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, carried: Tensor | None
     ) -> Attended:
-        """Explicit softmax over the keys that M shows."""
+        """Compute an explicit softmax over the keys that M shows."""
         logits = torch.einsum("bthd,bshd->bhts", q_BTHD, k_BSHD) / q_BTHD.shape[-1] ** 0.5
         weights = logits.masked_fill(~self.mask, float("-inf")).softmax(-1)
         return tuple(
@@ -91,12 +93,12 @@ class Masked:
         )  # type: ignore[return-value]
 
     def invert(self, keys_BTR: Tensor, values_BTC: Tensor) -> Tensor:
-        """One dense solve."""
+        """Solve one dense system."""
         return torch.linalg.solve(system_of(keys_BTR, self.mask, self.strict), values_BTC)
 
 
 def system_of(keys_BTR: Tensor, mask_TT: Tensor, strict: bool) -> Tensor:
-    """I + M ⊙ K Kᵀ: (B, T, T)."""
+    """Return I + M ⊙ K Kᵀ: (B, T, T)."""
     identity = torch.eye(keys_BTR.shape[1], dtype=keys_BTR.dtype)
     seen = mask_TT & (identity == 0) if strict else mask_TT
     return identity + seen * (keys_BTR @ keys_BTR.mT)

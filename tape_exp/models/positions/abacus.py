@@ -52,13 +52,15 @@ class Abacus(PositionEncoding):
         self.embedding = nn.Parameter(torch.empty(1 + arch.max_length + max_offset, arch.width))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """N(0, 0.02), the generator's second draw, with which the recorded runs began."""
+        """Draw the table from N(0, 0.02); of two draws the second counts, since recorded runs began
+        so.
+        """
         for table in self.parameters():  # none but in the first layer
             for _ in range(2):
                 nn.init.normal_(table, std=0.02, generator=generator)
 
     def embed(self, x_BTC: Tensor, places: Places) -> Tensor:
-        """x + w of every id, where places count the tokens since the last that is no digit."""
+        """Add w of every id to x, where places count the tokens since the last that is no digit."""
         tokens_BT = places.tokens
         index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         others_BT = torch.where(torch.isin(tokens_BT, self.digits), -1, index_T)
@@ -70,7 +72,7 @@ class Abacus(PositionEncoding):
         return x_BTC + F.embedding(self.shifted(places_BT, offset_B1), self.embedding)
 
     def shifted(self, places_BT: Tensor, offset_B1: Tensor) -> Tensor:
-        """i_t + k of digits, 0 of other tokens."""
+        """Return i_t + k of digits, and 0 of other tokens."""
         return places_BT + offset_B1 * (places_BT > 0)
 
 

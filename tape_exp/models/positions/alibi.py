@@ -55,5 +55,5 @@ class AdditiveGRAPE(ALiBi):
         return precise(self.log_slopes).exp()
 
     def bias(self, *_: Any) -> ByDistance:
-        """-β_h times the distance; flash-attn has no gradient for slopes."""
+        """Return -β_h times the distance; flash-attn has no gradient for slopes."""
         return ByDistance(super().bias().at)

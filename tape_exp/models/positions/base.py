@@ -70,8 +70,9 @@ class PositionEncoding(nn.Module):
         self.arch = arch
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """As ``to`` and ``bfloat16`` call it. Buffers keep their precision: a table of frequencies
-        in 16 bits would be another one, and complex numbers without their imaginary part too.
+        """Convert, as ``to`` and ``bfloat16`` ask. Buffers keep their precision: a table of
+        frequencies in 16 bits would be another one, and complex numbers without their imaginary
+        part too.
         """
         before_all = [(module, dict(module._buffers)) for module in self.modules()]
         super()._apply(fn, recurse)
@@ -120,47 +121,47 @@ class PositionEncoding(nn.Module):
             )
 
     def embed(self, x_BTC: Tensor, places: Places) -> Tensor:
-        """The input, with what positions or ids add to it; a token's part depends on no later
-        token.
+        """Return the input, with what positions or ids add to it; a token's part depends on no
+        later token.
         """
         return x_BTC
 
     def start(self, places: Places) -> Tensor | None:
-        """The state that the first layer sees, a row of it for each of the T tokens: (1 or B, T,
-        …).
+        """Return the state that the first layer sees, a row of it for each of the T tokens: (1 or
+        B, T, …).
         """
         return None
 
     def rotate(
         self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Rotated:
-        """Queries and keys as they enter the dot product, by the state of these tokens and the x
-        that they are made of, 0 for padding. Both may become wider; their logits are then divided
-        by the root of the new width.
+        """Return queries and keys as they enter the dot product, by the state of these tokens and
+        the x that they are made of, 0 for padding. Both may become wider; their logits are then
+        divided by the root of the new width.
         """
         return q_BTHD, k_BTHD
 
     def bias(
         self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Biases:
-        """What is added to q·k / √D, with q and k rotated; a pair depends on no token after its
-        query. q, x and the state are of the last T of the S tokens.
+        """Return what is added to q·k / √D, with q and k rotated; a pair depends on no token after
+        its query. q, x and the state are of the last T of the S tokens.
         """
         return None
 
     def carry(self, state: Any, places: Places) -> Tensor | None:
-        """What attention averages besides the values: (B or 1, T, H or 1, E)."""
+        """Return what attention averages besides the values: (B or 1, T, H or 1, E)."""
         return None
 
     def update(
         self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs, places: Places
     ) -> Any:
-        """The next layer's state, from what :meth:`carry` gave, averaged, and the tokens."""
+        """Return the next layer's state, from what :meth:`carry` gave, averaged, and the tokens."""
         return state
 
 
 def rounds(before: torch.dtype, after: torch.dtype) -> bool:
-    """Whether numbers become 16-bit ones, or complex ones real."""
+    """Say whether numbers become 16-bit ones, or complex ones real."""
     narrower = after.itemsize < min(before.itemsize, 4)
     return narrower or (before.is_complex and not after.is_complex)
 
@@ -180,9 +181,9 @@ class EmptyIsNaN(TorchFunctionMode):
 def construct(
     make: Callable[[Arch], PositionEncoding], arch: Arch, seed: int, name: str
 ) -> PositionEncoding:
-    """The encoding that ``make`` makes. What its constructor draws from torch's global generator is
-    a function of the seed and the name of the layer, and what it leaves unset is NaN. Only one that
-    declares ``knows_digits`` is told which tokens are digits.
+    """Return the encoding that ``make`` makes. What its constructor draws from torch's global
+    generator is a function of the seed and the name of the layer, and what it leaves unset is NaN.
+    Only one that declares ``knows_digits`` is told which tokens are digits.
     """
     if not getattr(make, "knows_digits", False):
         arch = replace(arch, digits=())
@@ -192,6 +193,6 @@ def construct(
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:
-    """(B, T, heads, D): each key head repeated for the query heads that it serves."""
+    """Repeat each key head for the query heads that it serves: (B, T, heads, D)."""
     groups = heads // x_BTKD.shape[2]
     return x_BTKD.repeat_interleave(groups, 2) if groups > 1 else x_BTKD

@@ -38,7 +38,7 @@ class CoPE(PositionEncoding):
     def bias(
         self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Dense:
-        """q_i·e[p_ij], interpolated between whole counts: (B, H, T, S)."""
+        """Return q_i·e[p_ij], interpolated between whole counts: (B, H, T, S)."""
         q_BHTD = q_BTHD.transpose(1, 2)
         k_BHSD = k_BSHD.transpose(1, 2)
         e_PD = precise(self.e)
@@ -48,5 +48,6 @@ class CoPE(PositionEncoding):
         below_BHTS = counts_BHTS.detach().long()
         above_BHTS = (below_BHTS + 1).clamp(max=len(e_PD) - 1)
         by_count_BHTP = q_BHTD @ e_PD.T
-        lower, upper = (by_count_BHTP.gather(-1, count) for count in (below_BHTS, above_BHTS))
-        return Dense(torch.lerp(lower, upper, counts_BHTS - below_BHTS))
+        lower_BHTS = by_count_BHTP.gather(-1, below_BHTS)
+        upper_BHTS = by_count_BHTP.gather(-1, above_BHTS)
+        return Dense(torch.lerp(lower_BHTS, upper_BHTS, counts_BHTS - below_BHTS))

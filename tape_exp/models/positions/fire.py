@@ -38,14 +38,14 @@ class FIRE(PositionEncoding):
         self.threshold_factor = nn.Parameter(torch.tensor([1.0]))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Both maps uniform in ± 1/√inputs: a bias near zero would learn its shape late."""
+        """Draw both maps uniformly in ± 1/√inputs: a bias near zero would learn its shape late."""
         uniform(self.inner, generator)
         uniform(self.outer, generator)
 
     def bias(
         self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> ByDistance | ByPosition:
-        """f of the normalised log-distance. Only a CPU asks whether a position is beyond the
+        """Return f of the normalised log-distance. Only a CPU asks whether a position is beyond the
         threshold: where none is, one value serves each distance, and elsewhere :meth:`pieces` do.
         """
         threshold = (self.threshold * precise(self.threshold_factor[0])).abs()
@@ -62,17 +62,17 @@ class FIRE(PositionEncoding):
         return ByPosition(at)
 
     def relative(self, distances: Tensor, far: Tensor) -> Tensor:
-        """ψ(distances) / ψ(far), from 0 to 1."""
+        """Return ψ(distances) / ψ(far), from 0 to 1."""
         return self.psi(distances) / (self.psi(far) + 1e-6)  # never 0
 
     def mlp(self, relative: Tensor) -> Tensor:
-        """f of relative distances, (H, …)."""
+        """Return f of relative distances, (H, …)."""
         hidden = F.relu(linear(self.inner, relative[..., None]), inplace=True)
         return linear(self.outer, hidden).movedim(-1, 0)
 
     def pieces(self) -> Callable[[Tensor], Tensor]:
-        """f as the piecewise linear function of one number that it is, with a bend for each of N
-        hidden units: the same as :meth:`mlp` for a third of its time where a CPU has a million
+        """Return f as the piecewise linear function of one number that it is, with a bend for each
+        of N hidden units: the same as :meth:`mlp` for a third of its time where a CPU has a million
         pairs. P = N + 1 pieces; on each f is slope · x + offset, sums over the units whose ReLU is
         not 0 there::
 
@@ -105,12 +105,12 @@ class FIRE(PositionEncoding):
 
 
 def uniform(layer: nn.Linear, generator: torch.Generator) -> None:
-    """Weights and biases uniform in ± 1/√inputs."""
+    """Draw weights and biases uniformly in ± 1/√inputs."""
     bound = layer.in_features**-0.5
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
     nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
 
 def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer's map in x's dtype."""
+    """Return the layer's map in x's dtype."""
     return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))

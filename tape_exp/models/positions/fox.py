@@ -39,7 +39,9 @@ class FoX(PositionEncoding):
         self.b_forget = nn.Parameter(torch.zeros(arch.heads))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """w N(0, 0.02), the generator's second draw, with which the recorded runs began; b 0."""
+        """Draw w from N(0, 0.02); of two draws the second counts, since recorded runs began so. b
+        is 0.
+        """
         for _ in range(2):
             nn.init.normal_(self.w_forget, std=0.02, generator=generator)
 
@@ -73,5 +75,5 @@ class PaTHFoX(PaTH):
 
 
 def log_gates(x_BTC: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """log σ(w·x + b), at least fp32: (B, T, gates); 0 where x is, as it is for padding."""
+    """Return log σ(w·x + b), at least fp32: (B, T, gates); 0 where x is, as it is for padding."""
     return F.logsigmoid(x_BTC @ precise(w).T + precise(b)) * x_BTC.any(-1, keepdim=True)

@@ -80,8 +80,8 @@ class GRAPE(RoPE):
         return frequencies * precise(self.r).exp(), magnitude
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
-        """RoPE's, at the learned frequencies; None where the planes are learned or tokens choose
-        the phase: the index alone then does not say what turns a pair of channels.
+        """Return RoPE's, at the learned frequencies; None where the planes are learned or tokens
+        choose the phase: the index alone then does not say what turns a pair of channels.
         """
         if self.planes == "learned" or self.phase == "tokens":
             return None

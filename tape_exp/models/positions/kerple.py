@@ -32,27 +32,35 @@ class Kerple(PositionEncoding):
         self.raw_r2 = nn.Parameter(torch.zeros(arch.heads))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """r1 and r2 of each head uniform in their ranges, at least 0.01."""
-        factor, other = (
-            (top * torch.rand(self.arch.heads, generator=generator)).clamp(min=0.01)
-            for top in (1, 2)
-        )
-        r1, r2 = (other, factor) if self.kernel == "log" else (factor, other)
+        """Draw r1 and r2 of each head uniformly in their ranges, at least 0.01."""
+        heads = self.arch.heads
+        of_distance = torch.rand(heads, generator=generator).clamp(min=0.01)
+        other = (2 * torch.rand(heads, generator=generator)).clamp(min=0.01)
         with torch.no_grad():
-            self.raw_r1.copy_(r1.expm1().log())  # the inverse of softplus
-            self.raw_r2.copy_(r2.expm1().log() if self.kernel == "log" else (r2 / 2).logit())
+            if self.kernel == "log":
+                self.raw_r1.copy_(inverse_softplus(other))
+                self.raw_r2.copy_(inverse_softplus(of_distance))
+            else:
+                self.raw_r1.copy_(inverse_softplus(of_distance))
+                self.raw_r2.copy_((other / 2).logit())
 
     def bias(self, *_: Any) -> Biases:
         return ByDistance(self.decay)
 
     def decay(self, distance: Tensor) -> Tensor:
-        """At each distance, (N,): (H, N)."""
-        raw_r1, raw_r2 = (x.to(distance.dtype)[:, None] for x in (self.raw_r1, self.raw_r2))
+        """Return b at each distance, (N,): (H, N)."""
+        raw_r1 = self.raw_r1.to(distance.dtype)[:, None]
+        raw_r2 = self.raw_r2.to(distance.dtype)[:, None]
         if self.kernel == "log":
             return -F.softplus(raw_r1) * torch.log1p(F.softplus(raw_r2) * distance)
         # 0^r2 is 0, but its derivative by r2 is not finite: distance 0 is kept out of the power.
         power = distance.clamp(min=1) ** (2 * raw_r2.sigmoid())
         return -F.softplus(raw_r1) * torch.where(distance > 0, power, 0.0)
+
+
+def inverse_softplus(x: Tensor) -> Tensor:
+    """Return log(exp(x) - 1)."""
+    return x.expm1().log()
 
 
 class BAM(PositionEncoding):

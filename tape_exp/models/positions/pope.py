@@ -48,7 +48,7 @@ class PoPE(PositionEncoding):
             nn.init.uniform_(self.delta, -2 * math.pi, 0.0, generator=generator)
 
     def start(self, places: Places) -> Tensor:
-        """(B, T, 1, 2, d): cosine and sine of position · θ_c."""
+        """Return cosine and sine of position · θ_c: (B, T, 1, 2, d)."""
         d = self.arch.head_dim
         positions_BT = places.positions
         channels = torch.arange(d, device=positions_BT.device, dtype=positions_BT.dtype)
@@ -57,8 +57,8 @@ class PoPE(PositionEncoding):
     def rotate(
         self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Rotated:
-        """Real and imaginary parts, (B, T, H, 2d) and (B, T, K, 2d). Logits are divided by √(2d),
-        so both are multiplied by the fourth root of 2.
+        """Return real and imaginary parts, (B, T, H, 2d) and (B, T, K, 2d). Logits are divided by
+        √(2d), so both are multiplied by the fourth root of 2.
         """
         delta = precise(self.delta)
         cos, sin = state.unbind(-2)

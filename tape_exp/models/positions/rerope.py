@@ -36,19 +36,22 @@ class ReRoPE(RoPE):
     def bias(
         self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Dense:
-        """(B, H, T, S): the logit at distance w less that of RoPE, 0 where RoPE's is right."""
+        """Return the logit at distance w less RoPE's, 0 where RoPE's is right: (B, H, T, S)."""
         positions_BT1 = places.positions[..., None]
         keys_BS1 = places.key_positions[..., None]
         far_q_BTHD = apply_rotary(q_BTHD, self.rotations(self.farthest - positions_BT1))
         far_k_BSHD = apply_rotary(k_BSHD, self.rotations(-keys_BS1))
-        heads = q_BTHD.shape[2]
-        far, near = (
-            torch.einsum("bthd,bshd->bhts", q, for_heads(k, heads))
-            for q, k in ((far_q_BTHD, far_k_BSHD), (q_BTHD, k_BSHD))
-        )
+        far_BHTS = products(far_q_BTHD, far_k_BSHD)
+        near_BHTS = products(q_BTHD, k_BSHD)
         distance_BTS = positions_BT1 - keys_BS1.mT
-        added = torch.where(distance_BTS[:, None] > self.farthest, far - near, 0.0)
-        return Dense(added / math.sqrt(q_BTHD.shape[-1]))
+        is_far_B1TS = distance_BTS[:, None] > self.farthest
+        added_BHTS = torch.where(is_far_B1TS, far_BHTS - near_BHTS, 0.0)
+        return Dense(added_BHTS / math.sqrt(q_BTHD.shape[-1]))
 
     def matrices(self, state: Tensor) -> None:
         return None
+
+
+def products(q_BTHD: Tensor, k_BSKD: Tensor) -> Tensor:
+    """Return q·k of all pairs: (B, H, T, S)."""
+    return torch.einsum("bthd,bshd->bhts", q_BTHD, for_heads(k_BSKD, q_BTHD.shape[2]))

@@ -71,8 +71,8 @@ class SelectiveRoPE(PositionEncoding):
         self.c = nn.Parameter(torch.zeros(K)) if gate else None
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Uniform within 1/√inputs, as torch's layers; b = c = 0. To start as RoPE W_up = w = 0,
-        and b = log 2 where the gate halves it.
+        """Draw all maps uniformly within 1/√inputs, as torch's layers; b = c = 0. To start as RoPE
+        W_up = w = 0, and b = log 2 where the gate halves it.
         """
         for matrix in (self.down, self.up, self.taps.mT, self.w):
             if matrix is not None:

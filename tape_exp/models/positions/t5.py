@@ -39,7 +39,7 @@ class T5(PositionEncoding):
         return ByDistance(lambda distance: precise(self.table).T[:, self.bucket(distance)])
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of each distance, int64."""
+        """Return the bucket of each distance, int64."""
         exact = self.buckets // 2
         growth = (distance.clamp(min=1) / exact).log() / math.log(self.max_distance / exact)
         far = exact + (growth * (self.buckets - exact)).long()

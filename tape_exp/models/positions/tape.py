@@ -72,7 +72,7 @@ class TAPE(RoPE):
         self._make_weights(arch.heads, intermediate * arch.heads)
 
     def _make_weights(self, rows: int, inner: int) -> None:
-        """P over the heads, W1 and W2 over ``rows`` of the flattened E, and W_x."""
+        """Make P over the heads, W1 and W2 over ``rows`` of the flattened E, and W_x."""
         if self.attention:
             self.update_net["p"] = torch.zeros(self.arch.heads, self.arch.heads)
         if self.feed_forward:
@@ -81,14 +81,16 @@ class TAPE(RoPE):
             self.update_net["w2"] = torch.zeros(rows, inner)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """N(0, 0.02); W1 by 1/√rows, so that W1ᵀ E is of E's size; P = W2 = 0: step 0 is RoPE."""
+        """Draw W_x from N(0, 0.02), and W1 by 1/√rows, so that W1ᵀ E is of E's size; P = W2 = 0:
+        step 0 is RoPE.
+        """
         if self.feed_forward:
             w1 = self.update_net["w1"]
             nn.init.normal_(self.update_net["wx"], std=0.02, generator=generator)
             nn.init.normal_(w1, std=w1.shape[1] ** -0.5, generator=generator)
 
     def carry(self, state: Any, places: Places) -> Tensor | None:
-        """E, its two parts side by side, (B, S, H, d); None if attention does not update it.
+        """Return E, its two parts side by side, (B, S, H, d); None if attention does not update it.
 
         Attention averages it in the values' dtype: under autocast Ẽ comes from a bf16 copy of E,
         with a relative error of 2⁻⁸ an entry, while E itself stays in fp32.
@@ -98,7 +100,7 @@ class TAPE(RoPE):
     def update(
         self, state: Any, averaged_BTHE: Tensor | None, tokens: LayerOutputs, places: Places
     ) -> Tensor:
-        """The next E: A E + A P Ẽ, in one batched product."""
+        """Return the next E: A E + A P Ẽ, in one batched product."""
         B, T = tokens.x.shape[:2]
         E = state.flatten(3).expand(B, T, -1, -1)
         mixing = torch.eye(self.arch.heads, dtype=E.dtype, device=E.device)
@@ -111,11 +113,11 @@ class TAPE(RoPE):
         return F.normalize(E, dim=-2) if self.unit else E
 
     def mapped(self, E_BTGE: Tensor, tokens: LayerOutputs, mixing_HG: Tensor) -> Tensor:
-        """A ``mixing`` E of the rows of E and Ẽ, flattened: (B, T, H, d)."""
+        """Apply A ``mixing`` to the rows of E and Ẽ, flattened: (B, T, H, d)."""
         return self.token_maps(tokens, mixing_HG) @ E_BTGE
 
     def token_maps(self, tokens: LayerOutputs, mixing_HG: Tensor) -> Tensor:
-        """A ``mixing``, (B, T, H, G), of each token, where A = I + W2 diag(ψ) W1ᵀ::
+        """Return A ``mixing``, (B, T, H, G), of each token, where A = I + W2 diag(ψ) W1ᵀ::
 
             A mixing = mixing + Σ_i ψ_i · (column i of W2) (row i of W1ᵀ mixing)
 
@@ -130,7 +132,7 @@ class TAPE(RoPE):
         return maps.unflatten(-1, mixing_HG.shape).unflatten(0, tokens.x.shape[:2])
 
     def outer_products(self, mixing_HG: Tensor) -> Tensor:
-        """What each number of ψ adds to a token's map: a column of W2 times a row of W1ᵀ
+        """Return what each number of ψ adds to a token's map: a column of W2 times a row of W1ᵀ
         ``mixing``, (I, H, G).
         """
         w1, w2 = (self.update_net[name].to(mixing_HG.dtype) for name in ("w1", "w2"))

@@ -29,13 +29,13 @@ class ComplexTAPE(TAPE):
             self.update_net["wy"] = torch.zeros(inner, self.arch.width)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """As TAPE, and W_y as W_x; W2 = 0: step 0 is RoPE."""
+        """Draw as TAPE, and W_y as W_x; W2 = 0: step 0 is RoPE."""
         super().init_weights(generator)
         if self.feed_forward:
             nn.init.normal_(self.update_net["wy"], std=0.02, generator=generator)
 
     def mapped(self, E_BTGE: Tensor, tokens: LayerOutputs, mixing_HG: Tensor) -> Tensor:
-        """A ``mixing`` E: the real part of A times E, and its imaginary part times i E."""
+        """Apply A ``mixing`` to E: the real part of A times E, and its imaginary part times i E."""
         scaled = super().mapped(E_BTGE, tokens, mixing_HG)
         if not self.feed_forward:
             return scaled
@@ -45,6 +45,6 @@ class ComplexTAPE(TAPE):
 
 
 def times_i(E_BTGE: Tensor) -> Tensor:
-    """i E, of real and imaginary parts side by side."""
+    """Return i E, of real and imaginary parts side by side."""
     real, imaginary = E_BTGE.chunk(2, -1)
     return torch.cat([-imaginary, real], -1)

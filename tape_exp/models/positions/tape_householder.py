@@ -78,14 +78,16 @@ class HouseholderTAPE(TensorTAPE):
         self.update_net["up_apart"] = torch.zeros(width, rank)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """U D keeps the size of x, U' is zero: every factor is the identity, and step 0 is RoPE."""
+        """Let U D keep the size of x; U' is 0: every factor is the identity, and step 0 is RoPE."""
         super().init_weights(generator)
         for name in ("down", "up"):
             matrix = self.update_net[name]
             nn.init.normal_(matrix, std=matrix.shape[1] ** -0.5, generator=generator)
 
     def start(self, places: Places) -> Tensor:
-        """(B, T, 1, M, R, R): pair l·M + m turns rows and columns l and l + R/2 of block m."""
+        """Return the first blocks, (B, T, 1, M, R, R): pair l·M + m turns rows and columns l and l
+        + R/2 of block m.
+        """
         lengths_B = places.lengths if self.reads_length else None
         frequencies, magnitude = self.frequencies(places.positions, lengths_B)
         angles = (places.positions[:, :, None, None] * frequencies).unflatten(-1, (-1, self.M)).mT
@@ -99,7 +101,7 @@ class HouseholderTAPE(TensorTAPE):
         return TAPE.update(self, turned, None, tokens, places)
 
     def reflections(self, state: Tensor, x_BTC: Tensor) -> Tensor:
-        """ξ and ξ', (B, T, 2, H, M, R)."""
+        """Return ξ and ξ', (B, T, 2, H, M, R)."""
         names = ("down", "up", "up_apart")
         down, up, up_apart = (self.update_net[name].to(state.dtype) for name in names)
         inner = x_BTC.to(state.dtype) @ down.T
@@ -112,7 +114,7 @@ class HouseholderTAPE(TensorTAPE):
 
 
 def products(xi_BTNHMR: Tensor) -> Tensor:
-    """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ): (B, T, H, M, R, R).
+    """Return I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ): (B, T, H, M, R, R).
 
     In blocks of :data:`BLOCK` tokens: the product within each by the triangular inverse, times that
     of the blocks before, so that time and memory grow with T and not with its square.
@@ -131,7 +133,7 @@ def products(xi_BTNHMR: Tensor) -> Tensor:
 
 
 def products_of_block(xi_BSNHMR: Tensor) -> Tensor:
-    """The same of at most a block of tokens, by a matrix of all pairs of vectors."""
+    """Return the same of at most a block of tokens, by a matrix of all pairs of vectors."""
     xi_BHMNR = xi_BSNHMR.flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
     # The solve reads only what is below the diagonal, and takes the diagonal for 1.
     eta_BHMNR = torch.linalg.solve_triangular(

@@ -61,10 +61,14 @@ class TensorTAPE(TAPE):
         equivariant: bool = True,
         **settings: Any,
     ) -> None:
-        if (L, R) not in LAYOUTS if initial == "rope" else L != 2 or R % 2:
-            layouts = "L and R of 2 and 2, 1 and 4, or 4 and 1"
-            wanted = layouts if initial == "rope" else "L=2 and an even R"
-            raise ConfigError(f"model.L={L} model.R={R}: model.initial={initial} needs {wanted}.")
+        if initial == "rope":
+            fits = (L, R) in LAYOUTS
+            needed = "L and R of 2 and 2, 1 and 4, or 4 and 1"
+        else:
+            fits = L == 2 and R % 2 == 0
+            needed = "L=2 and an even R"
+        if not fits:
+            raise ConfigError(f"model.L={L} model.R={R}: model.initial={initial} needs {needed}.")
         if L == 4 and arch.head_dim % 4:
             raise ConfigError(f"model.L=4 needs heads of 4, 8, … channels, not {arch.head_dim}.")
         if not equivariant and (weights == "full" or R == 1):
@@ -88,15 +92,18 @@ class TensorTAPE(TAPE):
         super()._make_weights(rows, inner)
 
     def start(self, places: Places) -> Tensor:
-        """(B, T, 1, M, L, R), the same for every head."""
-        if self.initial == "rope":
-            interval = self.arch.head_dim // 2 // self.M
-            matrices = as_matrices(super().start(places)[..., ::interval])
-            size = min(self.L / 2, 1) ** 0.5  # one vector of all four numbers has norm √2
-            return size * matrices.flatten(-2).unflatten(-1, (self.L, self.R))
+        """Return the first E, (B, T, 1, M, L, R), the same for every head."""
+        if self.initial == "fourier":
+            return self._fourier_features(places.positions)
+        interval = self.arch.head_dim // 2 // self.M
+        matrices = as_matrices(super().start(places)[..., ::interval])
+        size = min(self.L / 2, 1) ** 0.5  # one vector of all four numbers has norm √2
+        return size * matrices.flatten(-2).unflatten(-1, (self.L, self.R))
+
+    def _fourier_features(self, positions_BT: Tensor) -> Tensor:
+        """Return E[m, l] = √(2/R) [w_{mlr} cos(θ_{mr} i), w_{mlr} sin(θ_{mr} i)]_r."""
         M = self.M
         pairs = self.R // 2
-        positions_BT = places.positions
         # Multiples of the golden ratio modulo 1 spread evenly, however many are taken.
         spread = (torch.arange(1, M * pairs + 1, dtype=torch.float64) * 0.6180339887498949) % 1
         theta_Mr = (self.theta**-spread).view(M, pairs).to(positions_BT)
@@ -110,7 +117,7 @@ class TensorTAPE(TAPE):
     def rotate(
         self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any, places: Places
     ) -> Rotated:
-        """q̃ and k̃, d·R/L wide, scaled to keep the factor 1/√d of the logits."""
+        """Return q̃ and k̃, d·R/L wide, scaled to keep the factor 1/√d of the logits."""
         restore = (self.R / self.L) ** 0.25
         return contract(q_BTHD, state) * restore, contract(k_BTHD, state) * restore
 
@@ -137,7 +144,7 @@ class TensorTAPE(TAPE):
 
 
 def contract(x_BTHD: Tensor, state: Tensor) -> Tensor:
-    """x̃[m, r] = Σ_l x[m, l] E[m, l, r] with E: (B, T, H, M, L, R), so that q̃·k̃ = Σ_m q_mᵀ
+    """Return x̃[m, r] = Σ_l x[m, l] E[m, l, r] with E: (B, T, H, M, L, R), so that q̃·k̃ = Σ_m q_mᵀ
     e_{i,m} e_{j,m}ᵀ k_m: eq. (f_attn).
 
     D is a multiple of M·L; each of the D / (M·L) groups of channels is multiplied by the same E.

@@ -38,7 +38,7 @@ class XPos(RoPE):
             )
 
     def start(self, places: Places) -> Tensor:
-        """(B, T, 1, 3, d/2): cosines, sines and the scale of the queries."""
+        """Return cosines, sines and the scale of the queries: (B, T, 1, 3, d/2)."""
         d = self.arch.head_dim
         positions_BT = places.positions
         pairs = torch.arange(0, d, 2, device=positions_BT.device, dtype=positions_BT.dtype)
