@@ -205,6 +205,19 @@ def test_other_experiments_are_no_seeds_of_the_first():
     assert figure.width > 500
 
 
+def test_a_comparison_names_metrics_on_built_in_text_as_tables_do():
+    (first,) = [r for r in read_records() if r["config"]["task"]["name"] == "word_problem"][:1]
+    seeds = []
+    for seed, perplexity in enumerate((7.0, 9.0)):
+        metrics = {"builtin_github/perplexity@256": perplexity}
+        config = first["config"] | {"seed": seed}
+        seeds.append(first | {"metrics": metrics, "seed": seed, "config": config})
+    for records, mean in (seeds[:1], 7.0), (seeds, 8.0):
+        table, _ = te.compare(*records)
+        assert table["github/perplexity@256"].tolist() == [mean]
+        assert not [name for name in table if name.startswith("builtin_")]
+
+
 @pytest.mark.slow
 def test_runs_side_by_side_and_pictures(loaded):
     table, figure = te.compare(loaded, loaded.record, te.evaluate(loaded))

@@ -73,13 +73,22 @@ class Record(dict[str, Any]):
         return settings
 
     @cached_property
+    def measured(self) -> dict[str, float]:
+        """Return what the task measured, as tables name it: on built-in text by the corpus that
+        this stands for.
+
+        >>> Record(metrics={"builtin_github/perplexity@256": 7.0}).measured
+        {'github/perplexity@256': 7.0}
+        """
+        return {as_shown(name): number for name, number in self["metrics"].items()}
+
+    @cached_property
     def metrics(self) -> dict[str, float]:
         """Return what the task measured, its numbers of parameters and steps, and what is derived
-        from them; measures of built-in text by the name of the corpus that it stands for.
+        from them.
         """
         facts = {key: value for key, value in self.items() if isinstance(value, int | float)}
-        measured = {as_shown(name): number for name, number in self["metrics"].items()}
-        return facts | measured | derived({**self, "metrics": measured})
+        return facts | self.measured | derived({**self, "metrics": self.measured})
 
     @property
     def data(self) -> tuple[Any, ...]:
