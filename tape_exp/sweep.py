@@ -1,4 +1,4 @@
-"""``tape-exp sweep | status | collect``: the runs that words name, and what has become of them."""
+"""``tape-exp sweep | status | collect``: make a set of runs, show its state, keep its records."""
 
 import sys
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tape_exp.experiments import status
 from tape_exp.settings.commands import command
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def sweep(arguments: Sequence[str]) -> int:
     """Submit the runs that are missing to SLURM, or run them here with ``--cores``."""
     from tape_exp.artifacts.requests import specs_of_words
-    from tape_exp.experiments import bases, execute
+    from tape_exp.experiments import execute
+    from tape_exp.experiments.runnable import runnable
 
     parser = ArgumentParser(
         "tape-exp sweep",
@@ -35,19 +37,25 @@ def sweep(arguments: Sequence[str]) -> int:
     options.slurm = options.slurm or not options.cores
     execute.check_options(options)
     set_up_logging()
-    specs = bases.runnable(specs_of_words(options.words), all_of_them=options.slurm)
-    outcome = execute.make(specs, options, ["sweep", *options.words])
+    specs = runnable(specs_of_words(options.words), all_of_them=options.slurm)
+    outcome = execute.run_or_submit(specs, options, ["sweep", *options.words])
     return outcome.status() if outcome else 0
 
 
 def show_status(arguments: Sequence[str]) -> int:
     """Print a line for each run of each sweep, and how many runs are in each state."""
     parser = ArgumentParser("tape-exp status", description="The runs of a sweep.")
-    parser.add_argument("words", nargs="*", metavar="word", help="of one sweep; none: every sweep")
+    of_one = "of one sweep; none: every sweep"
+    parser.add_argument("words", nargs="*", metavar="word", help=of_one)
     parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
     options = parser.parse_intermixed_args(arguments)
     if not options.words:
-        status.print_sweeps(options.runs)
+        has_sweeps = status.print_sweeps(options.runs.resolve())
+        if not has_sweeps:
+            raise ConfigError(
+                f"no sweep was submitted from here ({options.runs / '.sweeps'} has none): name the "
+                "runs, as in tape-exp status model=rope,tape seed=0,1, or another folder by --runs."
+            )
         return 0
     from tape_exp.artifacts.requests import specs_of_words  # imports Hydra
     from tape_exp.experiments import slurm

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tape_exp.artifacts import comparison
 from tape_exp.artifacts.runs import specs_of_artifacts
-from tape_exp.experiments import bases, execute, grid
+from tape_exp.experiments import execute, grid
+from tape_exp.experiments.runnable import runnable
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_intermixed_args(given)
     set_up_logging()
     execute.check_options(options)
-    words = grid.run_words(options.words)
+    words = grid.run_overrides(options.words)
     metrics = [*filter(None, options.metrics.split(","))]
     artifact, scale, seeds = comparison.requested(words, options.name, metrics)
     chosen = [word.partition("=")[2] for word in artifact.overrides if word.startswith("runs=")]
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = view.every_run
     specs = specs_of_artifacts([artifact], scale, seeds, records=known, recorded=options.slurm)
     if options.dry_run or not all(spec.recorded for spec in specs):
-        able = bases.runnable(specs, all_of_them=True)
+        able = runnable(specs, all_of_them=True)
         command = ["compare", *options.words]
         outcome = execute.execute(able, options, command, into / "records")
         if outcome is None:

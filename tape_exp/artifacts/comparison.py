@@ -10,7 +10,13 @@ import yaml
 
 from tape_exp.artifacts.artifact import Artifact
 from tape_exp.artifacts.view import View
-from tape_exp.experiments.grid import axes, check_words, scale_and_seeds, take, without_places
+from tape_exp.experiments.grid import (
+    axes,
+    check_task_and_models,
+    scale_and_seeds,
+    take,
+    without_places,
+)
 from tape_exp.machine.files import write_atomically
 from tape_exp.results.derived import DERIVED, as_shown
 from tape_exp.results.query import where
@@ -32,7 +38,7 @@ def requested(
     """
     scale, seeds, further = scale_and_seeds(words)
     settings, others = take(further, ("task", "model"))
-    check_words("comparison", settings, others)
+    check_task_and_models("comparison", settings, others)
     several, extra = axes(others)
     models = settings["model"]
     (task,) = settings["task"]

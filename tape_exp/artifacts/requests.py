@@ -14,7 +14,7 @@ def specs_of_words(words: Sequence[str]) -> list[RunSpec]:
     """List the runs of overrides with commas, or of artifacts, as ``tape-exp paper run`` takes
     them; those that begin from others come later. Words for sbatch, ``slurm.mem=8G``, are left out.
     """
-    words = grid.run_words(words)
+    words = grid.run_overrides(words)
     if not any(word.isidentifier() for word in words):
         return grid.specs_of_grid(words)
     specs = runs.specs_of_artifacts(*requested(words), recorded=True)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from tape_exp.artifacts.artifact import Artifact
 from tape_exp.artifacts.cells import Cells, has_row
 from tape_exp.artifacts.rows import fill, label_of
-from tape_exp.experiments.bases import with_bases
+from tape_exp.experiments.bases import add_with_bases
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.results.index import RecordIndex
 from tape_exp.results.query import where
@@ -61,7 +61,7 @@ def specs_of_artifacts(
         spec = RunSpec(overrides, compose_config(overrides), title, recorded=bool(known))
         spec.results = view.artifact.results
         spec.metrics = run.metrics
-        with_bases(specs, spec)
+        add_with_bases(specs, spec)
     for spec in specs.values():
         for asked in asked_of_others & spec.metrics.keys():
             del spec.metrics[asked]

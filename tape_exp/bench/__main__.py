@@ -7,7 +7,7 @@ from pathlib import Path
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.bench.tasks import ENTRIES, SETS
 from tape_exp.experiments.execute import add_options, check_options
-from tape_exp.experiments.grid import as_flags, run_words
+from tape_exp.experiments.grid import as_flags, run_overrides
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.parser import ArgumentParser
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name:22} {', '.join(members)}")
         return 0
     check_options(options)
-    words = run_words(options.words)
+    words = run_overrides(options.words)
     bench = Bench(words, options.out, options.tasks, options.rates)
     outcome = None
     if bench.models:

@@ -9,11 +9,11 @@ from tape_exp.artifacts import runs
 from tape_exp.artifacts.artifact import Artifact
 from tape_exp.bench.board import Board
 from tape_exp.bench.tasks import SETS, chosen
-from tape_exp.experiments.bases import runnable
 from tape_exp.experiments.execute import execute
 from tape_exp.experiments.grid import scale_and_seeds, take, without_places
 from tape_exp.experiments.local import Outcome
 from tape_exp.experiments.run_spec import RunSpec
+from tape_exp.experiments.runnable import runnable
 from tape_exp.machine.files import write_atomically
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records
@@ -116,7 +116,7 @@ class Bench:
         further = self.run_seeds(self.seeds[1:], True, options, command)
         if further is None:
             return None
-        return Outcome(outcome.failed | further.failed, further.left, further.anew)
+        return Outcome(outcome.failed | further.failed, further.left, further.rerun)
 
     def run_seeds(
         self,

@@ -1,33 +1,36 @@
-"""What runs need: the runs that they begin from, a folder, and parts that can be built."""
+"""Runs of a set: each once, after the run that it begins from, and in which folder."""
 
 import json
-import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from omegaconf import DictConfig
-
 from tape_exp.experiments.run_spec import RunSpec
-from tape_exp.results.derived import DERIVED, as_shown
 from tape_exp.runs import starting_weights
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 
-
-def key_of(spec: RunSpec) -> str:
-    """Identify a run and the place of its folder: two specs of one key are one run."""
-    return json.dumps([identity_of(spec.config), spec.config.runs], sort_keys=True)
+# Sections and keys that say what one run is; those of its base are others.
+OWN = ("task", "model", "peft", "checkpoint", "scale", "seed", "rerun")
 
 
-def locate(spec: RunSpec) -> None:
-    """Find the folder of a run. Raises :class:`ConfigError` where the run that it starts from is
-    not finished.
+def add_with_bases(specs: dict[str, RunSpec], spec: RunSpec, purpose: str = "") -> RunSpec:
+    """Add a run to a set, after the run that it begins from, which comes after its own base.
+
+    Args:
+        specs: the set, by :func:`key_of`.
+        purpose: what the run is for, in the titles of its bases; its own title by default.
+
+    Returns:
+        The run of the set: ``spec``, or an equal one that was there.
     """
-    spec.folder = RunDirectory(spec.config).path
+    purpose = purpose or spec.title
+    base = base_of(spec)
+    if base is not None:
+        base.title = f"{base.config.task.name} of {base.config.model.name}, for {purpose}"
+        spec.base = add_with_bases(specs, base, purpose)
+    return add(specs, spec)
 
 
 def add(specs: dict[str, RunSpec], spec: RunSpec) -> RunSpec:
@@ -40,6 +43,98 @@ def add(specs: dict[str, RunSpec], spec: RunSpec) -> RunSpec:
     return same
 
 
+def key_of(spec: RunSpec) -> str:
+    """Identify a run and the place of its folder: two specs of one key are one run."""
+    return json.dumps([identity_of(spec.config), spec.config.runs], sort_keys=True)
+
+
+def base_of(spec: RunSpec) -> RunSpec | None:
+    """Find the run that would be made for a run to begin from: of the task that its config names in
+    ``checkpoint``; None where it names none.
+
+    The config says task, scale, seed and ``peft`` of the base. The run's overrides hold for it as
+    far as they are :func:`shared` or of the same model. A base that is to be adapted (``peft``) was
+    itself trained from nothing: it has the model that ``peft.base`` names, unchanged.
+    """
+    cfg = spec.config
+    task = cfg.checkpoint
+    if task is None or not starting_weights.is_task(task):
+        return None
+    model = f"model={cfg.model.name}"
+    of_model = []
+    of_all = []
+    for override in spec.overrides:
+        if override.startswith("model="):
+            model = override
+        elif changes_model(override):
+            of_model.append(override)
+        elif shared(override):
+            of_all.append(override)
+    of_all += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
+    overrides = [model, f"peft={cfg.peft.name}", *of_model, *of_all]
+    config = compose_config(overrides)
+    if cfg.peft.name != "none" and config.checkpoint is None:
+        overrides = [f"model={cfg.peft.base}", *of_all]
+        config = compose_config(overrides)
+    return RunSpec(overrides, config, recorded=spec.recorded, results=spec.results)
+
+
+def shared(override: str) -> bool:
+    """Say whether an override of a run holds for all runs that it begins from: it is of none of its
+    :data:`OWN` keys, or says where its text comes from.
+
+    >>> shared("trainer=cpu"), shared("task.text.path=/books"), shared("scale.text=local")
+    (True, True, True)
+    >>> shared("++task.optim.lr=0.1"), shared("text@task.text=pg19"), shared("seed=1")
+    (False, False, False)
+    """
+    group, _, package = key_of_override(override).partition("@")
+    section, _, key = (package or group).partition(".")
+    names_text = key.startswith("text") and not package
+    return section not in OWN or names_text
+
+
+def changes_model(override: str) -> bool:
+    """Say whether an override changes the model or its adaptation, and does not stretch positions.
+
+    >>> changes_model("model.reach=4"), changes_model("peft.rank=8"), changes_model("model=rope")
+    (True, True, False)
+    >>> changes_model("+model.scaling={method: yarn, factor: 2}")  # the base has seen no more text
+    False
+    """
+    section, _, key = key_of_override(override).partition(".")
+    if section == "model":
+        return key != "" and not key.startswith("scaling")
+    return section == "peft" and key != ""
+
+
+def key_of_override(override: str) -> str:
+    """Return the key that an override sets or removes.
+
+    >>> key_of_override("++task.optim.lr=0.1"), key_of_override("~logger")
+    ('task.optim.lr', 'logger')
+    """
+    return override.lstrip("+~").partition("=")[0]
+
+
+def begins_from_another(spec: RunSpec) -> bool:
+    """Say whether a run that can begin does so from another run than the ones that would be made
+    for it: from a finished run of the same task, whose settings differ.
+    """
+    if spec.folder is None:
+        return False
+    return not all(base.done for base in bases_of(spec))
+
+
+def bases_of(spec: RunSpec) -> Iterator[RunSpec]:
+    """Yield the run that would be made for a run to begin from, then that one's base, and so on."""
+    base = base_of(spec)
+    while base is not None:
+        locate_all([base])
+        yield base
+        base = base_of(base)
+
+
 def locate_all(specs: Sequence[RunSpec]) -> None:
     """Find the folders of runs; that of one which starts from an unfinished run is not known."""
     for spec in specs:
@@ -48,75 +143,10 @@ def locate_all(specs: Sequence[RunSpec]) -> None:
                 locate(spec)
 
 
-def with_bases(specs: dict[str, RunSpec], spec: RunSpec) -> None:
-    """Add a run, after the runs that it begins from."""
-    for overrides, config in bases(spec.config, spec.overrides):
-        title = f"{config.task.name} of {config.model.name}, for {spec.title}"
-        base = RunSpec(overrides, config, title, spec.needs, spec.recorded, results=spec.results)
-        spec.needs = add(specs, base)
-    add(specs, spec)
+def locate(spec: RunSpec) -> None:
+    """Find the folder of a run.
 
-
-def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictConfig]]:
-    """Yield overrides and config of all bases of a run (``checkpoint=<task>``), the first to run
-    first. The run's words that are not of its task or checkpoint, or stretch its positions, hold
-    for what it begins from too.
+    Raises:
+        ConfigError: the run that it starts from is not finished.
     """
-    task = cfg.checkpoint
-    if task is None or not starting_weights.is_task(task):
-        return []
-    own = r"(task|text@task[.\w]*|model|peft|checkpoint|scale|seed|rerun)[.=](?!text)"
-    shared = [word for word in words if not re.match(own, word.lstrip("+~"))]
-    shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
-    same = [word for word in words if re.match(r"(model\.(?!scaling)|peft\.)", word.lstrip("+~"))]
-    named = [word for word in words if word.startswith("model=")]
-    model = named[-1] if named else f"model={cfg.model.name}"
-    chosen = [model, f"peft={cfg.peft.name}", *same, *shared]
-    before = compose_config(chosen)
-    if cfg.peft.name != "none" and before.checkpoint is None:
-        # what is adapted was itself trained from nothing
-        model = f"model={cfg.peft.base}"
-        chosen = [model, *shared]
-        before = compose_config(chosen)
-    return [*bases(before, [model, *shared]), (chosen, before)]
-
-
-def runnable(specs: Sequence[RunSpec], all_of_them: bool = False) -> list[RunSpec]:
-    """List the runs that can run, or have a record.
-
-    Why others cannot is said, each reason once; where none can, or all of them should, the reason
-    is a ConfigError, and so is a metric that no run measures.
-    """
-    if not specs:
-        return []
-    from tape_exp.training.from_config import blank_parts  # imports torch
-
-    reasons: dict[str, list[str]] = {}
-    fit = []
-    measured = set[str]()
-    unknown: dict[str, ConfigError] = {}
-    for spec in specs:
-        if spec.recorded:
-            fit.append(spec)
-            measured.update(spec.metrics)
-            continue
-        try:
-            _, task = blank_parts(spec.config)
-            fit.append(spec)
-        except ConfigError as error:
-            reasons.setdefault(str(error), []).append(spec.title)
-            continue
-        announced = [*map(as_shown, task.announced())]
-        for asked, metric in spec.metrics.items():
-            try:
-                check_metric(metric, announced, DERIVED)
-                measured.add(asked)
-            except ConfigError as error:
-                unknown[asked] = error
-    if wrong := next((asked for asked in unknown if asked not in measured), None):
-        raise unknown[wrong]
-    if reasons and (all_of_them or not fit):
-        raise ConfigError(next(iter(reasons)))
-    for reason, titles in reasons.items():
-        print(f"left out: {', '.join(titles)}: {reason}", file=sys.stderr)
-    return fit
+    spec.folder = RunDirectory(spec.config).path

@@ -1,4 +1,4 @@
-"""Where runs are made is an option of each command: here with ``--cores``, or with ``--slurm``."""
+"""A command's runs, made where its options say: here (``--cores``) or by SLURM (``--slurm``)."""
 
 import argparse
 from collections import Counter
@@ -23,7 +23,7 @@ def positive(text: str) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Say where the runs of a command are made, and how many at a time."""
+    """Add the options that say where the runs of a command are made, and how many at a time."""
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
     parser.add_argument("--cores", type=positive, help="runs at a time here, one thread each")
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
@@ -41,16 +41,16 @@ def check_options(options: argparse.Namespace) -> None:
     """Raise :class:`ConfigError` where a command says something of jobs and submits none, or of
     runs here and submits them.
     """
-    check_jobs(options)
+    check_options_of_jobs(options)
     if options.slurm and options.cores:
         raise ConfigError("--cores runs here, and --slurm submits: leave one of them out.")
     if options.slurm and options.minutes:
         raise ConfigError("--minutes is for runs here: slurm.time=<minutes> is the time of a job.")
 
 
-def check_jobs(options: argparse.Namespace) -> None:
+def check_options_of_jobs(options: argparse.Namespace) -> None:
     """Raise :class:`ConfigError` where a command says something of jobs and submits none."""
-    of_jobs = [word for word in options.words if word.startswith("slurm.")]
+    of_jobs = [argument for argument in options.words if argument.startswith("slurm.")]
     of_jobs += [f"--{name}" for name in ("cap", "dirty", "after") if getattr(options, name, None)]
     if of_jobs and not options.slurm:
         raise ConfigError(f"{of_jobs[0]} is for jobs of SLURM: add --slurm, or leave it out.")
@@ -62,7 +62,7 @@ def execute(
     command: Sequence[str],
     into: Path | None = None,
 ) -> Outcome | None:
-    """Make the runs that are missing, and collect the records of those that are finished.
+    """Collect the records of runs that are finished, run or submit the others, and collect those.
 
     Args:
         specs: runs that can run, each after those that it begins from.
@@ -74,24 +74,26 @@ def execute(
         How it ended; None where nothing has ended yet: runs were submitted, or only shown.
     """
     if options.dry_run:
-        return make(specs, options, command)
-    anew = [spec for spec in specs if spec.anew]
-    missing = collect([spec for spec in specs if not spec.anew], into)
+        return run_or_submit(specs, options, command)
+    again = [spec for spec in specs if spec.rerun]
+    missing = collect([spec for spec in specs if not spec.rerun], into)
     if options.slurm:
-        make(specs, options, command)
-        return None if missing or anew else Outcome()
-    todo = [*missing, *anew]
+        run_or_submit(specs, options, command)
+        return None if missing or again else Outcome()
     try:
-        return make(todo, options, command)
+        return run_or_submit([*missing, *again], options, command)
     finally:
-        collect(todo, into)
+        collect([*missing, *again], into)
 
 
-def make(
+def run_or_submit(
     specs: Sequence[RunSpec], options: argparse.Namespace, command: Sequence[str]
 ) -> Outcome | None:
-    """Run those that are not done here, or submit them, or with ``--dry-run`` show what would run;
-    how it ended, None where nothing has.
+    """Run here, or with ``--slurm`` submit, the runs that are not done; with ``--dry-run`` only
+    show them.
+
+    Returns:
+        How it ended; None where nothing has.
     """
     locate_all(specs)
     if options.slurm and specs:
@@ -101,17 +103,19 @@ def make(
         submit = slurm.show_runs if options.dry_run else slurm.submit_runs
         submit(by_level, command, options.cap or CAP, after, options.dirty)
         return None
-    missing = [spec for spec in specs if spec.anew or not spec.done]
+    to_run = [spec for spec in specs if spec.to_run]
     if options.dry_run:
-        show_missing(missing)
+        show(to_run)
         return None
-    return local.run(missing, options.cores, options.minutes)
+    return local.run(to_run, options.cores, options.minutes)
 
 
-def show_missing(specs: Sequence[RunSpec]) -> None:
-    """Print what would run, and how many runs each of several artifacts lacks."""
+def show(specs: Sequence[RunSpec]) -> None:
+    """Print the titles of runs, and how many there are: of several artifacts, of each."""
     for spec in specs:
         print(spec.title)
     counts = Counter(spec.title.partition(": ")[0] for spec in specs if ": " in spec.title)
-    parts = ", ".join(f"{name} {count}" for name, count in counts.items())
-    print(f"missing runs: {len(specs)}" + (f" ({parts})" if len(counts) > 1 else ""))
+    of_each = ""
+    if len(counts) > 1:
+        of_each = f" ({', '.join(f'{name} {count}' for name, count in counts.items())})"
+    print(f"missing runs: {len(specs)}{of_each}")

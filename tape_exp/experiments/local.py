@@ -19,28 +19,34 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
-LEFT = (REQUEUE, -signal.SIGUSR1)  # statuses of a run that left in time, or before it could save
+# Statuses of a run that left after it had saved, or before there was anything to save.
+RESUMABLE = (REQUEUE, -signal.SIGUSR1)
 
 
 @dataclass
 class Outcome:
-    """How a set of runs ended: which failed and why, and how many are left; no reason is given
-    for one that begins from another that failed.
+    """How a set of runs ended.
+
+    Attributes:
+        failed: the runs that failed and why; without a reason those that begin from a failed one.
+        left: how many have not ended.
+        rerun: whether ``rerun=true`` was given, which runs again what is done whenever it is given.
     """
 
     failed: dict[RunSpec, str] = field(default_factory=dict)
     left: int = 0
-    anew: bool = False  # rerun=true, which makes what is done anew whenever it is given
+    rerun: bool = False
 
     def status(self) -> int:
-        """Say what failed and what is left; the status of the command."""
+        """Print what failed and what is left, and return the status of the command."""
         reasons = [reason for reason in self.failed.values() if reason]
         for reason in reasons:
             print(f"failed: {reason}", file=sys.stderr)
-        if after := len(self.failed) - len(reasons):
-            print(f"runs that begin from these: {after}.", file=sys.stderr)
+        without_base = len(self.failed) - len(reasons)
+        if without_base:
+            print(f"runs that begin from these: {without_base}.", file=sys.stderr)
         if self.left:
-            more = ", and makes those that are done anew (rerun=true)" if self.anew else ""
+            more = ", and makes those that are done anew (rerun=true)" if self.rerun else ""
             print(f"runs left: {self.left}; the same command resumes{more}.", file=sys.stderr)
             return REQUEUE
         return 1 if self.failed else 0
@@ -48,13 +54,18 @@ class Outcome:
 
 @dataclass
 class Running:
-    """The process of a run and, where that prints nothing, the file of its errors."""
+    """A run that is under way.
 
-    process: Any  # subprocess.Popen
+    Attributes:
+        process: a ``subprocess.Popen``.
+        errors: the file of what it says of errors; None where it prints to the terminal.
+    """
+
+    process: Any
     errors: IO[bytes] | None = None
 
     def last_line(self) -> str:
-        """Say what the process said last, which is its error where there is one."""
+        """Return what the process said last, which is its error where there is one."""
         if self.errors is None:
             return ""
         with self.errors:
@@ -71,23 +82,14 @@ def run(
     After so many minutes, and on SIGTERM, SIGUSR1, SIGHUP and Ctrl-C, those under way save a
     checkpoint and leave, as they do where this process is killed.
     """
-    outcome = Outcome(left=len(specs), anew=any(spec.anew for spec in specs))
+    outcome = Outcome(left=len(specs), rerun=any(spec.rerun for spec in specs))
     waiting = [*specs]
     running: dict[RunSpec, Running] = {}
     began = time.monotonic()
     with time_limit(minutes):
         try:
             while waiting or running:
-                to_come = {*waiting, *running}
-                ready = [spec for spec in waiting if spec.needs not in to_come]
-                for spec in ready[: max(cores or 1, 1) - len(running)]:
-                    waiting.remove(spec)
-                    if spec.needs in outcome.failed:
-                        outcome.failed[spec] = ""
-                        outcome.left -= 1
-                        continue
-                    log.info("%s: begins.", spec.title)
-                    running[spec] = start(spec, cores is not None)
+                start_ready(waiting, running, outcome, cores)
                 ended = [spec for spec in running if running[spec].process.poll() is not None]
                 for spec in ended:
                     end(spec, running.pop(spec), outcome)
@@ -95,14 +97,38 @@ def run(
                     log.info("%d to go after %.0f minutes.", outcome.left, minutes_passed)
                 time.sleep(0.1)
         except (KeyboardInterrupt, Preempted):
-            log.info("Runs that save their checkpoints and leave: %d.", len(running))
-            for one in running.values():
-                one.process.send_signal(signal.SIGUSR1)
-            for spec, one in running.items():
-                if one.process.wait() not in LEFT:
-                    end(spec, one, outcome)
+            save_and_leave(running, outcome)
             raise
     return outcome
+
+
+def start_ready(
+    waiting: list[RunSpec], running: dict[RunSpec, Running], outcome: Outcome, cores: int | None
+) -> None:
+    """Start the runs whose bases have ended, as many as there is room for; those whose base has
+    failed have failed too.
+    """
+    to_come = {*waiting, *running}
+    ready = [spec for spec in waiting if spec.base not in to_come]
+    room = (cores or 1) - len(running)
+    for spec in ready[:room]:
+        waiting.remove(spec)
+        if spec.base in outcome.failed:
+            outcome.failed[spec] = ""
+            outcome.left -= 1
+            continue
+        log.info("%s: begins.", spec.title)
+        running[spec] = start(spec, cores is not None)
+
+
+def save_and_leave(running: dict[RunSpec, Running], outcome: Outcome) -> None:
+    """Let all processes save their checkpoints and end; note those that fail meanwhile."""
+    log.info("Runs that save their checkpoints and leave: %d.", len(running))
+    for each in running.values():
+        each.process.send_signal(signal.SIGUSR1)
+    for spec, each in running.items():
+        if each.process.wait() not in RESUMABLE:
+            end(spec, each, outcome)
 
 
 def start(spec: RunSpec, one_thread: bool) -> Running:
@@ -120,25 +146,25 @@ def start(spec: RunSpec, one_thread: bool) -> Running:
 
 
 def end(spec: RunSpec, ended: Running, outcome: Outcome) -> None:
-    """Note why a run failed, if it did."""
+    """Count a run that has ended, and note why it failed, if it did."""
     outcome.left -= 1
     status = ended.process.returncode
-    said = ended.last_line()
+    error = ended.last_line()
     if status == 0:
         return
-    if status in LEFT:
+    if status in RESUMABLE:
         reason = "it was told to leave, or hung; the same command resumes it."
     elif status < 0:
         name = signal.Signals(-status).name
         reason = f"it was killed by {name}, maybe for lack of memory; the same command resumes it."
     else:
-        reason = written_reason(spec) or said or f"status {status}."
+        reason = written_reason(spec) or error or f"status {status}."
     outcome.failed[spec] = f"{spec.title}: {reason}"
     log.error("%s", outcome.failed[spec])
 
 
 def written_reason(spec: RunSpec) -> str:
-    """Say why a run failed, as its folder has it; empty where it has nothing."""
+    """Read why a run failed from its folder; empty where that has nothing."""
     try:
         path = RunDirectory(spec.config).path / "FAILED"
     except ConfigError as error:
@@ -147,7 +173,11 @@ def written_reason(spec: RunSpec) -> str:
 
 
 def last_line(text: str) -> str:
-    """Find the last line of what a command printed, without what marks it as an error."""
+    """Return the last line of what a command printed, without what marks it as an error.
+
+    >>> last_line("Traceback …\\nerror: no GPU.\\n")
+    'no GPU.'
+    """
     lines = text.strip().splitlines()
     return lines[-1].removeprefix("error: ") if lines else ""
 

@@ -1,4 +1,4 @@
-"""A run that is to be made: its overrides and config, its folder, and what it needs first.
+"""A run of a set: its overrides and config, its folder, and the run that it begins from.
 
 Hydra and torch are not imported here, so that ``tape-exp status`` answers at once.
 """
@@ -15,13 +15,13 @@ from tape_exp.machine.files import write_atomically
 
 @dataclass(eq=False)
 class RunSpec:
-    """A run: ``tape-exp train <overrides>``.
+    """A run of ``tape-exp train <overrides>``.
 
     Args:
-        overrides: words of the command line, the seed among them.
+        overrides: those of the command line, the seed among them.
         config: what they compose to; None of a spec that a sweep's list holds.
         title: what the run is for.
-        needs: the run that it begins from, if that is of the same set.
+        base: the run that it begins from, if that is of the same set.
         recorded: it has a record, or all that begins from it has one.
         folder: its run directory; None where nobody has looked for it, and where it depends on a
             run that is not finished.
@@ -33,7 +33,7 @@ class RunSpec:
     overrides: list[str]
     config: Any = field(default=None, repr=False)
     title: str = ""
-    needs: "RunSpec | None" = None
+    base: "RunSpec | None" = None
     recorded: bool = False
     folder: Path | None = None
     steps: int | None = None
@@ -52,24 +52,33 @@ class RunSpec:
 
     @property
     def level(self) -> int:
-        """How many runs must end before this one begins, one after the other."""
-        return 0 if self.needs is None else self.needs.level + 1
+        """Count the runs that must end before this one begins, one after the other."""
+        return 0 if self.base is None else self.base.level + 1
 
     @property
-    def anew(self) -> bool:
-        """Whether it is to be made, though it may be done: ``rerun=true``."""
+    def rerun(self) -> bool:
+        """Say whether it is to run though it may be done: ``rerun=true``."""
         return bool(self.config is not None and self.config.rerun)
 
     @property
     def done(self) -> bool:
-        """Whether it need not run."""
-        if self.recorded or self.folder is None:
-            return self.recorded
+        """Say whether it has a record, here or in its folder."""
+        if self.recorded:
+            return True
+        if self.folder is None:
+            return False
         return all((self.folder / name).exists() for name in ("DONE", "record.json"))
+
+    @property
+    def to_run(self) -> bool:
+        """Say whether it must run: it is not done, or is to run again."""
+        return self.rerun or not self.done
 
 
 def write_specs(specs: Sequence[RunSpec], sweep: Path) -> None:
-    """Write ``<runs>/.sweeps/<name>/jobs.tsv``: words, folder below ``<runs>``, steps, recorded."""
+    """Write ``<runs>/.sweeps/<name>/jobs.tsv``, a line for each run: overrides, folder below
+    ``<runs>``, steps, and whether it is recorded.
+    """
     lines = []
     for spec in specs:
         folder = os.path.relpath(spec.folder, sweep.parents[1]) if spec.folder else ""
@@ -82,8 +91,8 @@ def read_specs(sweep: Path) -> list[RunSpec]:
     """List the runs of a submitted sweep, in the order of its array."""
     specs = []
     for line in (sweep / "jobs.tsv").read_text(encoding="utf-8").splitlines():
-        words, folder, steps, recorded = line.split("\t")
-        spec = RunSpec(shlex.split(words), recorded=bool(recorded))
+        overrides, folder, steps, recorded = line.split("\t")
+        spec = RunSpec(shlex.split(overrides), recorded=bool(recorded))
         spec.folder = sweep.parents[1] / folder if folder else None
         spec.steps = int(steps) if steps else None
         specs.append(spec)

@@ -11,31 +11,45 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tape_exp.experiments.queue import Job, Submissions, Task, tasks_in_queue
+from tape_exp.experiments.queue import ArrayTask, Submissions, SubmittedRun, tasks_in_queue
 from tape_exp.experiments.run_spec import RunSpec, read_specs
 from tape_exp.settings.errors import ConfigError
 
 
-def print_sweeps(runs: Path) -> None:
-    """Print every sweep that was submitted from a folder of runs, the latest last."""
-    files = sorted(runs.resolve().glob(".sweeps/*/jobs.tsv"), key=lambda f: f.stat().st_mtime)
-    if not files:
-        raise ConfigError(
-            f"no sweep was submitted from here ({runs / '.sweeps'} has none): name the runs, "
-            "as in tape-exp status model=rope,tape seed=0,1, or another folder by --runs."
-        )
-    submissions = submissions_of(runs.resolve() / ".sweeps")
-    for file in files:
+@dataclass(frozen=True)
+class State:
+    """What has become of a run.
+
+    Attributes:
+        name: missing, queued, running, stopped, failed or done.
+        note: what more is known, as its error.
+    """
+
+    name: str
+    note: str = ""
+
+
+def print_sweeps(runs: Path) -> bool:
+    """Print every sweep that was submitted from a folder of runs, the latest last; say whether
+    there is one.
+    """
+    lists = sorted(runs.glob(".sweeps/*/jobs.tsv"), key=lambda file: file.stat().st_mtime)
+    if not lists:
+        return False
+    submissions = submissions_of(runs / ".sweeps")
+    for file in lists:
         print_runs(read_specs(file.parent), submissions)
+    return True
 
 
 def submissions_of(sweeps: Path) -> Submissions:
     """Read which runs were submitted, and what of them is in the queue, if that can be known."""
-    queue: list[Task] = []
+    queue: list[ArrayTask] = []
     try:
         queue = tasks_in_queue()
     except ConfigError as error:
@@ -44,50 +58,76 @@ def submissions_of(sweeps: Path) -> Submissions:
     return Submissions(sweeps, queue)
 
 
-def print_runs(jobs: Sequence[RunSpec], submissions: Submissions) -> None:
-    """Print words, state and step of each run, and a note."""
-    shared = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
-    if shared:
-        print("All with", shlex.join(word for word in jobs[0].overrides if word in shared))
-    own = []
-    for job in jobs:
-        own.append(shlex.join(word for word in job.overrides if word not in shared))
-    width = max(map(len, own))
-    counts = Counter[str]()
-    for number, job in enumerate(jobs):
-        state, note = state_of(job, submissions.of(job))
-        if state == "running":
-            note = time_to_go(job)
-        counts[state] += 1
-        print(f"{own[number]:{width}}  {state:7}  {step_of(job):>13}  {note}".rstrip())
-    print(", ".join(f"{count} {state}" for state, count in counts.items()))
-
-
-def state_of(run: RunSpec, job: Job | None) -> tuple[str, str]:
-    """Return the state of a run and a note, such as its error: from its folder, from its task in
-    the queue, and from what its job printed.
+def print_runs(specs: Sequence[RunSpec], submissions: Submissions) -> None:
+    """Print a line for each run, with its overrides, state, step and a note, and the count of each
+    state.
     """
-    printed = last_start(job.log) if job else []
-    if run.folder is None and job and job.log.exists():  # its base was not finished at submission
-        text = job.log.read_text(encoding="utf-8", errors="replace")
-        folders = re.findall(r" parameters.* in (/.+)", text)
-        run.folder = Path(folders[-1]) if folders else None
-    if run.done:
-        return "done", "recorded" if run.recorded else str(run.folder)
-    if job and job.task and job.task.waits:
-        reason = f" ({job.task.reason})" if job.task.reason else ""
-        return "queued", f"{job.task.state.lower()}{reason}"
-    if (job and job.task) or (run.folder and is_locked(run.folder)):
-        return "running", ""
-    failed = tail(run.folder / "FAILED") if run.folder else []
-    if failed:
-        return "failed", failed[-1]
-    error = last_error(printed)
+    shared = overrides_of_all(specs)
+    if shared:
+        print("All with", shlex.join(shared))
+    labels = []
+    for spec in specs:
+        own = [override for override in spec.overrides if override not in shared]
+        labels.append(shlex.join(own))
+    width = max(map(len, labels))
+    counts = Counter[str]()
+    for label, spec in zip(labels, specs, strict=True):
+        state = state_of(spec, submissions.of(spec))
+        counts[state.name] += 1
+        print(f"{label:{width}}  {state.name:7}  {step_of(spec):>13}  {state.note}".rstrip())
+    print(", ".join(f"{count} {name}" for name, count in counts.items()))
+
+
+def overrides_of_all(specs: Sequence[RunSpec]) -> list[str]:
+    """List the overrides that several runs have in common; none of a single run."""
+    if len(specs) == 1:
+        return []
+    sets = [set(spec.overrides) for spec in specs]
+    shared = set.intersection(*sets)
+    return [override for override in specs[0].overrides if override in shared]
+
+
+def state_of(spec: RunSpec, submitted: SubmittedRun | None) -> State:
+    """Find the state of a run: from its folder, then from its task in the queue, then from what its
+    job printed.
+    """
+    if spec.folder is None and submitted is not None:
+        spec.folder = folder_in_log(submitted.log)
+    if spec.done:
+        return State("done", "recorded" if spec.recorded else str(spec.folder))
+    task = submitted.task if submitted else None
+    if task is not None and task.pending:
+        reason = f" ({task.reason})" if task.reason else ""
+        return State("queued", f"{task.state.lower()}{reason}")
+    if task is not None or (spec.folder and is_locked(spec.folder)):
+        return State("running", time_to_go(spec))
+    error = error_of(spec, submitted)
     if error:
-        return "failed", error
-    if run.folder and run.folder.exists():
-        return "stopped", "the same command resumes it"
-    return "missing", "" if run.folder else "starts from a run that is not finished"
+        return State("failed", error)
+    if spec.folder and spec.folder.exists():
+        return State("stopped", "the same command resumes it")
+    if spec.folder is None:
+        return State("missing", "starts from a run that is not finished")
+    return State("missing")
+
+
+def folder_in_log(log: Path) -> Path | None:
+    """Find the folder of a run in what its job printed: it was not known at submission, since the
+    run's base was not finished.
+    """
+    if not log.exists():
+        return None
+    text = log.read_text(encoding="utf-8", errors="replace")
+    folders = re.findall(r" parameters.* in (/.+)", text)
+    return Path(folders[-1]) if folders else None
+
+
+def error_of(spec: RunSpec, submitted: SubmittedRun | None) -> str:
+    """Find why a run failed, in its folder or in what its job printed; empty where it did not."""
+    failed = tail(spec.folder / "FAILED") if spec.folder else []
+    if failed:
+        return failed[-1]
+    return last_error(last_start(submitted.log)) if submitted else ""
 
 
 def last_error(printed: Sequence[str]) -> str:
@@ -117,29 +157,33 @@ def last_start(log: Path) -> list[str]:
     return lines[starts[-1] :] if starts else lines
 
 
-def step_of(job: RunSpec) -> str:
-    """Find the last step that a run has reported, ``40/100``."""
-    rows = last_rows(job)
-    return f"{rows[-1]['step']}/{job.steps}" if rows else ""
+def step_of(spec: RunSpec) -> str:
+    """Return the last step that a run has reported, ``40/100``; empty without one."""
+    rows = last_rows(spec)
+    return f"{rows[-1]['step']}/{spec.steps}" if rows else ""
 
 
-def time_to_go(job: RunSpec) -> str:
+def time_to_go(spec: RunSpec) -> str:
     """Estimate the time that the rest of the training takes at the rate of the last reports,
     ``0:12:30 left``; nothing before there are two of them.
     """
-    rows = last_rows(job)
-    steps = rows[-1]["step"] - rows[0]["step"] if rows else 0
-    if not steps or job.steps is None:
+    rows = last_rows(spec)
+    if not rows or spec.steps is None:
+        return ""
+    steps = rows[-1]["step"] - rows[0]["step"]
+    if steps == 0:
         return ""
     seconds_per_step = (rows[-1]["seconds"] - rows[0]["seconds"]) / steps
-    left = (job.steps - rows[-1]["step"]) * seconds_per_step
+    left = (spec.steps - rows[-1]["step"]) * seconds_per_step
     return f"{timedelta(seconds=round(left))} left"
 
 
-def last_rows(job: RunSpec) -> list[dict[str, Any]]:
+def last_rows(spec: RunSpec) -> list[dict[str, Any]]:
     """List the last rows of the metrics of a run that trains; a line may be cut at either end."""
+    if spec.folder is None or not spec.steps:
+        return []
     rows = []
-    for line in tail(job.folder / "metrics.jsonl") if job.folder and job.steps else []:
+    for line in tail(spec.folder / "metrics.jsonl"):
         with suppress(ValueError):
             rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]

@@ -27,17 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen in (["-h"], ["--help"]):
         print(f"{USAGE}\n{__doc__}")
         return 0
-    given = arguments[len(chosen) :]
-    if not given:
+    rest = arguments[len(chosen) :]
+    if not rest:
         raise ConfigError("name a file to submit, as in tape-exp submit launch/run.sbatch.")
-    file, *words = given
+    file, *words = rest
     if not Path(file).is_file():
         raise ConfigError(f"{file} is no file to submit: `tape-exp submit --help` explains it.")
     settings = cluster_settings()
-    os.environ["TAPE_EXP_SETUP"] = "\n".join(settings.pop("setup", []))  # launch/job.sh runs it
+    os.environ["TAPE_EXP_SETUP"] = "\n".join(settings.setup)  # launch/job.sh runs it
     text = Path(file).read_text(encoding="utf-8")
     set_by_file = re.findall(r"^#SBATCH --([\w-]+)", text, re.MULTILINE)
-    defaults = {key: value for key, value in settings.items() if key not in set_by_file}
+    defaults = {key: value for key, value in settings.options.items() if key not in set_by_file}
     job = slurm.sbatch([*flags(defaults), *chosen, file, *words])
     print(f"Submitted job {job}.")
     log = re.search(r"^#SBATCH --output=(\S+)", text, re.MULTILINE)

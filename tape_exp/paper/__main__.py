@@ -74,13 +74,14 @@ def list_artifacts(options: argparse.Namespace) -> int:
 def run_artifacts(options: argparse.Namespace) -> int:
     """Run what artifacts lack, then render; status 1 if a run failed, 85 if time ran out."""
     from tape_exp.artifacts import requests, runs
-    from tape_exp.experiments import bases, execute, grid
+    from tape_exp.experiments import execute, grid
+    from tape_exp.experiments.runnable import runnable
 
     execute.check_options(options)
-    words = grid.run_words(options.words)
+    words = grid.run_overrides(options.words)
     asked = requests.requested(words)
     specs = runs.specs_of_artifacts(*asked, only=options.only, recorded=options.slurm)
-    able = bases.runnable(specs, all_of_them=True)
+    able = runnable(specs, all_of_them=True)
     outcome = execute.execute(able, options, ["paper", "run", *options.words])
     if outcome is None:
         return 0

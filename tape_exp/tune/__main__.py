@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tape_exp.experiments.execute import check_jobs, positive
+from tape_exp.experiments.execute import check_options_of_jobs, positive
 from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.settings.commands import command
@@ -22,7 +22,7 @@ FLAGS = ("space", "trials", "metric", "pruner")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search and print the result; status 1 where trials failed, 85 where there was no time."""
     options = options_of(sys.argv[1:] if arguments is None else arguments)
-    check_jobs(options)
+    check_options_of_jobs(options)
     if options.slurm and options.cores:
         raise ConfigError("--cores runs here, and --slurm submits: leave one of them out.")
     from tape_exp.tune.search import search_from
@@ -68,7 +68,7 @@ def submit(search: "Search", options: argparse.Namespace) -> None:
     command = ["tune", *options.words, *chosen]
     spec = RunSpec([], config)
     folder = search.folder / "workers"
-    slurm.submit_workers(options.slurm, spec, command, folder, options.dirty)
+    slurm.submit_workers(options.slurm, spec, command, folder, search.name, options.dirty)
 
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:

@@ -26,8 +26,8 @@ from optuna.distributions import (
 )
 
 from tape_exp.experiments.grid import (
-    check_words,
-    run_words,
+    check_task_and_models,
+    run_overrides,
     scale_and_seeds,
     take,
     without_places,
@@ -138,13 +138,13 @@ def search_from(options: argparse.Namespace) -> Search:
     Raises:
         ConfigError: a word is wrong.
     """
-    scale, seeds, others = scale_and_seeds(run_words(options.words))
+    scale, seeds, others = scale_and_seeds(run_overrides(options.words))
     choices, words = take(others, ("model", "task"))
     known = names_in("model")
     by_name = [word for word in words if word in known]
     keys = [word for word in words if word not in known]
     models = list(dict.fromkeys([*by_name, *choices.get("model", [])]))
-    check_words("search", {**choices, "model": models}, keys)
+    check_task_and_models("search", {**choices, "model": models}, keys)
     for model in models:
         one_of("model", model, known, CHOICES)
     one_of("--pruner", options.pruner, ("median", "none"))

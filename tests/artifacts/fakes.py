@@ -8,7 +8,7 @@ from typing import Any
 
 from tape_exp.artifacts.artifact import Artifact
 from tape_exp.artifacts.view import View
-from tape_exp.experiments.grid import run_words
+from tape_exp.experiments.grid import run_overrides
 from tape_exp.experiments.local import Running
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.results.record import Record
@@ -28,7 +28,7 @@ def record(
     """A record of addition at scale smoke, or of what further words say, with other keys of its
     task or parts of itself.
     """
-    overrides = run_words([f"model={model}", "task=arithmetic", "scale=smoke", *words])
+    overrides = run_overrides([f"model={model}", "task=arithmetic", "scale=smoke", *words])
     config = copy.deepcopy(_composed(tuple(overrides)))
     config["task"] |= parts.pop("task", {})
     name = f"{config['task']['name']}-{model}-{seed}-{len(metrics)}"

@@ -16,7 +16,7 @@ from tape_exp.artifacts import comparison
 from tape_exp.artifacts import runs as room
 from tape_exp.artifacts.artifact import Artifact, load
 from tape_exp.experiments import local
-from tape_exp.experiments.bases import runnable
+from tape_exp.experiments.runnable import runnable
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.results.store import read_records
@@ -81,7 +81,7 @@ def test_what_is_recorded_with_another_version_of_a_file_is_told(capsys):
 
 @pytest.mark.parametrize(("anew", "told"), [(False, "resumes.\n"), (True, "anew (rerun=true).\n")])
 def test_the_last_sentence_says_what_the_same_command_does(anew, told, capsys):
-    assert local.Outcome(left=2, anew=anew).status() == REQUEUE
+    assert local.Outcome(left=2, rerun=anew).status() == REQUEUE
     assert capsys.readouterr().err.endswith(told)
 
 
@@ -94,7 +94,7 @@ def test_a_run_follows_the_run_that_it_begins_from():
         ("extend", "rope", "lora"),
         ("passkey", "rope", "lora"),
     ]
-    assert [job.needs for job in jobs] == [None, *jobs[:2]]
+    assert [job.base for job in jobs] == [None, *jobs[:2]]
     assert [job.level for job in jobs] == [0, 1, 2]
     assert [job.config.peft.get("lr") for job in jobs] == [None, 0.001, 0.001]
     for job in jobs:
@@ -104,7 +104,7 @@ def test_a_run_follows_the_run_that_it_begins_from():
 @pytest.mark.parametrize(("status", "reason"), [(1, "status 1."), (REQUEUE, "resumes it.")])
 def test_failed_and_killed_runs_cost_only_what_begins_from_them(status, reason, jobs, monkeypatch):
     one, two, three = jobs
-    three.needs = one
+    three.base = one
     texts = {
         one: "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         two: f"raise SystemExit({status})",

@@ -7,8 +7,9 @@ import pytest
 from tape_exp.artifacts import runs as room
 from tape_exp.artifacts.artifact import load
 from tape_exp.artifacts.requests import specs_of_words
-from tape_exp.experiments.bases import bases
+from tape_exp.experiments.bases import base_of
 from tape_exp.experiments.grid import combinations
+from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.experiments.slurm import sweep_folder
 from tape_exp.results.record import Record
 from tape_exp.runs.directory import RunDirectory
@@ -140,7 +141,7 @@ def record_of(job):
 def test_a_base_has_none_of_the_keys_of_the_task_that_begins_from_it(plus):
     own = f"{plus}task.optim.max_steps=5"
     words = ["model=rope", "task=scrolls", "task.init_from=c4", own, "scale.text=builtin"]
-    ((overrides, config),) = bases(compose_config(words), words)
-    assert own not in overrides
-    assert config.task.name == "c4"
-    assert config.task.optim.max_steps == compose_config(["task=c4"]).task.optim.max_steps
+    base = base_of(RunSpec(words, compose_config(words)))
+    assert own not in base.overrides
+    assert base.config.task.name == "c4"
+    assert base.config.task.optim.max_steps == compose_config(["task=c4"]).task.optim.max_steps

@@ -9,7 +9,7 @@ from tape_exp.artifacts import runs as room
 from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.experiments import queue as queue_module
 from tape_exp.experiments import slurm, status
-from tape_exp.experiments.queue import Task
+from tape_exp.experiments.queue import ArrayTask
 from tape_exp.experiments.slurm import sweep_folder
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
@@ -24,7 +24,9 @@ def queue(monkeypatch, tmp_path):
 
     def tasks_in_queue():
         sweeps = [file.parent.name for file in tmp_path.glob(".sweeps/*/jobs.tsv")]
-        return [Task(sweep, number, *task) for sweep in sweeps for number, task in tasks.items()]
+        return [
+            ArrayTask(sweep, number, *task) for sweep in sweeps for number, task in tasks.items()
+        ]
 
     for module in (queue_module, status):
         monkeypatch.setattr(module, "tasks_in_queue", tasks_in_queue)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tape_exp.artifacts.requests import specs_of_words
-from tape_exp.experiments import cluster, snapshot
+from tape_exp.experiments import cluster, job_script, snapshot
 from tape_exp.experiments import slurm as room
 from tape_exp.experiments.run_spec import read_specs, write_specs
 from tape_exp.runs.directory import RunDirectory
@@ -363,7 +363,7 @@ def test_a_queue_that_nobody_knows_is_not_an_empty_one(slurm, monkeypatch, capsy
 
 
 def test_outside_a_clone_a_task_runs_the_package(slurm, monkeypatch, capsys):
-    monkeypatch.setattr(room, "INSTALLED", True)
+    monkeypatch.setattr(job_script, "INSTALLED", True)
     assert main(["sweep", "--dry-run", "model=rope"]) == 0
     assert f"train=({sys.executable} -m tape_exp.training)\n" in capsys.readouterr().out
 
