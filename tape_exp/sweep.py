@@ -9,6 +9,7 @@ from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
+from tape_exp.tune import searches
 
 WORDS = "key=value,value … | artifact … scale= seed=0,1 key=value"
 
@@ -43,15 +44,18 @@ def sweep(arguments: Sequence[str]) -> int:
 
 
 def show_status(arguments: Sequence[str]) -> int:
-    """Print a line for each run of each sweep, and how many runs are in each state."""
+    """Print a line for each run of each sweep, and how many runs are in each state; then a line for
+    each search.
+    """
     parser = ArgumentParser("tape-exp status", description="The runs of a sweep.")
-    of_one = "of one sweep; none: every sweep"
+    of_one = "of one sweep; none: every sweep and every search of tape-exp tune"
     parser.add_argument("words", nargs="*", metavar="word", help=of_one)
     parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
     options = parser.parse_intermixed_args(arguments)
     if not options.words:
         has_sweeps = status.print_sweeps(options.runs.resolve())
-        if not has_sweeps:
+        has_searches = searches.print_searches(options.runs.resolve())
+        if not has_sweeps and not has_searches:
             raise ConfigError(
                 f"no sweep was submitted from here ({options.runs / '.sweeps'} has none): name the "
                 "runs, as in tape-exp status model=rope,tape seed=0,1, or another folder by --runs."

@@ -25,8 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_options_of_jobs(options)
     if options.slurm and options.cores:
         raise ConfigError("--cores runs here, and --slurm submits: leave one of them out.")
+    from tape_exp.tune.report import print_report
     from tape_exp.tune.search import search_from
-    from tape_exp.tune.trials import Trials, work
+    from tape_exp.tune.trials import Trials
+    from tape_exp.tune.work import work
     from tape_exp.tune.workers import work_in_processes
 
     search = search_from(options)
@@ -42,8 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = work_in_processes(search, options.cores, options.minutes)
     else:
         status = 0 if work(trials, options.minutes) else REQUEUE
-    failed = trials.report()
-    return status or int(failed)
+    failed = print_report(trials)
+    if status:
+        return status
+    return 1 if failed else 0
 
 
 def show(search: "Search") -> None:
@@ -61,6 +65,7 @@ def submit(search: "Search", options: argparse.Namespace) -> None:
     """Submit workers to SLURM, each of which gives this command; the journal has their trials."""
     from tape_exp.experiments import slurm
     from tape_exp.experiments.run_spec import RunSpec
+    from tape_exp.tune.trials import Trials
 
     flags = {name: getattr(options, name) for name in (*FLAGS, "minutes")}
     chosen = [f"--{name}={value}" for name, value in flags.items() if value]
@@ -69,6 +74,7 @@ def submit(search: "Search", options: argparse.Namespace) -> None:
     spec = RunSpec([], config)
     folder = search.folder / "workers"
     slurm.submit_workers(options.slurm, spec, command, folder, search.name, options.dirty)
+    Trials(search)  # begins the journal, in which tape-exp status finds the search
 
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:

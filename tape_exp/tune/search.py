@@ -1,4 +1,4 @@
-"""What a search is: models, task, space, seeds and budget, as the words of its command say.
+"""What a search is: models, task, space, seeds and budget, as its command says.
 
 A set of values is written as in Hydra's sweeps: ``interval(a,b)``, ``int(interval(a,b))``,
 ``range(a,b,step)``, ``choice(a,b)``, and ``tag(log, …)`` around an interval.
@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -36,14 +36,15 @@ from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files
-from tape_exp.settings.compose import compose_config
+from tape_exp.settings.compose import SECTIONS, compose_config
+from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import names_in, yaml_of
 from tape_exp.training.from_config import blank_parts
 
 EXAMPLE = "task.optim.lr=tag(log,interval(0.0003,0.01)) or task.optim.warmup=choice(0.05,0.1)"
-SETS = re.compile(r"[^=]+=\s*(interval|range|choice|tag|int|float)\(")  # words of the space
+SETS = re.compile(r"[^=]+=\s*(interval|range|choice|tag|int|float)\(")  # with a set of values
 
 
 @dataclass(frozen=True)
@@ -87,25 +88,25 @@ class Search:
         runs = self.config(self.models[0], {}, self.seeds[0]).runs
         return Path(runs).expanduser().resolve() / ".tune" / self.name
 
-    def words(self, model: str, values: dict[str, Any]) -> list[str]:
+    def overrides_of(self, model: str, values: dict[str, Any]) -> list[str]:
         """Return the overrides of the runs of a trial, all but the seed."""
-        words = [f"model={model}", f"task={self.task}", f"scale={self.scale}", *self.overrides]
+        overrides = [f"model={model}", f"task={self.task}", f"scale={self.scale}", *self.overrides]
         for key, value in values.items():
-            words.append(f"{key}={literal(value)}")
-        return words
+            overrides.append(f"{key}={literal(value)}")
+        return overrides
 
     def config(self, model: str, values: dict[str, Any], seed: int) -> DictConfig:
         """Compose the config of one run of a trial."""
-        return compose_config([*self.words(model, values), f"seed={seed}"])
+        return compose_config([*self.overrides_of(model, values), f"seed={seed}"])
 
-    def configured(self, model: str) -> dict[str, Any]:
-        """Return the values of a model's config, where the space has them: those of its first
-        trial.
+    def default_values(self, model: str) -> dict[str, Any]:
+        """Return the values with which a model runs where nothing is searched, as far as the space
+        has them: those of its first trial.
         """
         cfg = self.config(model, {}, self.seeds[0])
         values = {}
         for key, distribution in self.distributions.items():
-            value = OmegaConf.select(cfg, key.lstrip("+"))
+            value = value_or_default(cfg, key.lstrip("+"))
             if contains(distribution, value):
                 values[key] = value
         return values
@@ -136,15 +137,15 @@ def search_from(options: argparse.Namespace) -> Search:
             validation, which decides; ``pruner``, ``median`` or ``none``.
 
     Raises:
-        ConfigError: a word is wrong.
+        ConfigError: an argument is wrong.
     """
     scale, seeds, others = scale_and_seeds(run_overrides(options.words))
-    choices, words = take(others, ("model", "task"))
+    choices, others = take(others, ("model", "task"))
     known = names_in("model")
-    by_name = [word for word in words if word in known]
-    keys = [word for word in words if word not in known]
+    by_name = [argument for argument in others if argument in known]
+    overrides = [argument for argument in others if argument not in known]
     models = list(dict.fromkeys([*by_name, *choices.get("model", [])]))
-    check_task_and_models("search", {**choices, "model": models}, keys)
+    check_task_and_models("search", {**choices, "model": models}, overrides)
     for model in models:
         one_of("model", model, known, CHOICES)
     one_of("--pruner", options.pruner, ("median", "none"))
@@ -156,8 +157,8 @@ def search_from(options: argparse.Namespace) -> Search:
         task=choices["task"][0],
         scale=scale,
         models=models,
-        space=space_of(options.space, keys),
-        overrides=[word for word in keys if not SETS.match(word)],
+        space=space_of(options.space, overrides),
+        overrides=[override for override in overrides if not SETS.match(override)],
         seeds=seeds,
         metric=options.metric,
         trials=int(options.trials),
@@ -165,17 +166,17 @@ def search_from(options: argparse.Namespace) -> Search:
     )
 
 
-def space_of(choice: str, words: Sequence[str]) -> dict[str, str]:
-    """Return the keys that are searched and their sets: those of a YAML, and those of words, which
-    are on top. Raises :class:`ConfigError` where there are none.
+def space_of(choice: str, overrides: Sequence[str]) -> dict[str, str]:
+    """Return the keys that are searched and their sets: those of a YAML, and those of overrides,
+    which are on top. Raises :class:`ConfigError` where there are none.
 
     >>> space_of("", ["task.optim.warmup=choice(0.02,0.05)", "task.optim.batch=8"])
     {'task.optim.warmup': 'choice(0.02,0.05)'}
     """
     space = read_space(choice) if choice else {}
-    for word in words:
-        if SETS.match(word):
-            key, _, text = word.partition("=")
+    for override in overrides:
+        if SETS.match(override):
+            key, _, text = override.partition("=")
             space[key] = text
     if not space:
         names = ", ".join(names_in("space"))
@@ -192,6 +193,33 @@ def read_space(choice: str) -> dict[str, str]:
         one_of("--space", choice, names_in("space"))
     content = files.read(path, "name another space")
     return {str(key): str(text) for key, text in content.items()}
+
+
+def value_or_default(cfg: DictConfig, key: str) -> Any:
+    """Return the value of a key in a config or, where its YAMLs leave it out, the default of the
+    schema or the constructor that reads it; None without one.
+
+    >>> cfg = compose_config(["model=rope", "task=arithmetic"])
+    >>> value_or_default(cfg, "task.optim.warmup")
+    0.05
+    >>> value_or_default(cfg, "task.optim.position_lr")  # in no YAML of this run
+    1.0
+    """
+    section, _, name = key.rpartition(".")
+    values = OmegaConf.select(cfg, section)
+    if values is None:
+        return None
+    if name in values:
+        return values[name]
+    if section in SECTIONS:
+        for field in fields(SECTIONS[section]):
+            if field.name == name and field.default is not MISSING:
+                return field.default
+    target = values.get("_target_")
+    if target is None:
+        return None
+    argument = arguments_model(locate(target, section)).model_fields.get(name)
+    return None if argument is None or argument.is_required() else argument.default
 
 
 def distribution_of(key: str, text: str) -> BaseDistribution:

@@ -7,7 +7,8 @@ import sys
 from tape_exp.machine.preemption import REQUEUE, leave_with_parent, with_parent
 from tape_exp.settings.commands import command
 from tape_exp.tune.search import Search
-from tape_exp.tune.trials import Trials, work
+from tape_exp.tune.trials import Trials
+from tape_exp.tune.work import work
 
 
 def work_in_processes(search: Search, cores: int, minutes: float | None) -> int:

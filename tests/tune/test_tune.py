@@ -11,6 +11,8 @@ import pytest
 from lightning import Callback
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from tape_exp import sweep
+from tape_exp.experiments.queue import ArrayTask
 from tape_exp.machine.files import read_jsonl
 from tape_exp.runs.directory import FolderError
 from tape_exp.settings import plugins
@@ -20,9 +22,13 @@ from tape_exp.settings.folders import ROOT
 from tape_exp.settings.plugins import source_hash
 from tape_exp.training.run import run
 from tape_exp.tune import __main__ as command
-from tape_exp.tune import trials as room
+from tape_exp.tune import searches
+from tape_exp.tune import work as room
+from tape_exp.tune.journal import STATES
+from tape_exp.tune.report import print_report
 from tape_exp.tune.search import distribution_of, read_space, search_from
-from tape_exp.tune.trials import STARTUP, STATES, Trials, work
+from tape_exp.tune.trials import STARTUP, Trials
+from tape_exp.tune.work import work
 from tests.processes import python
 
 TINY = ["task.arch.layers=1", "task.arch.width=16", "task.arch.ffn=16", "task.optim.batch=4"]
@@ -101,6 +107,26 @@ def test_models_take_turns_and_begin_with_the_config():
     second = [finish(trials, model, 1.0) for model in ("rope", "nope")]
     assert second[0] == second[1] != first[0]  # the same points for every model
     assert trials.claim() is None
+
+
+def test_a_default_that_only_a_constructor_has_is_tried_first():
+    """That of an encoding's own constructor, and that of the optimizer's schema."""
+    words = ["model=tape", "task=arithmetic", *TINY, "++model.theta=interval(5000.0,20000.0)"]
+    words += ["++task.optim.position_lr=choice(0.5,1.0)"]
+    first = finish(Trials(search_by(words)), "tape", 1.0)
+    assert first == {"++model.theta": 10000.0, "++task.optim.position_lr": 1.0}
+
+
+def test_status_shows_searches_and_how_many_of_their_trials_are_missing(monkeypatch, capsys):
+    trials = Trials(search_of("trials=3"))
+    finish(trials, "rope", 1.0)
+    _, _lock = trials.claim()  # which runs
+    name = trials.search.name
+    tasks = [ArrayTask(name, 0, "RUNNING", "7"), ArrayTask("another", 0, "PENDING", "8")]
+    monkeypatch.setattr(searches, "tasks_in_queue", lambda: tasks)
+    assert sweep.main(["status"]) == 0
+    line = f"search {name}: 1 finished, 5 missing; workers in the queue: 1 running\n"
+    assert capsys.readouterr().out == line
 
 
 def test_what_is_sampled_does_not_depend_on_interruptions(tmp_path):
@@ -210,10 +236,10 @@ def test_trials_of_an_edited_encoding_are_told(monkeypatch, capsys):
     monkeypatch.setattr(room, "run", fake_run(lambda lr: [1.0] * 4))
     trials = Trials(search_by([*ONE_MODEL, "trials=1"]))
     assert work(trials)
-    trials.report()
+    print_report(trials)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(plugins, "source_hash", lambda module: "0123456789")
-    trials.report()
+    print_report(trials)
     told = f"another version of rope.py; remove {trials.search.folder} and add rerun=true"
     assert told in capsys.readouterr().err
 
