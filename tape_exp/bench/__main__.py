@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.bench.bench import OUT, Bench
+from tape_exp.bench.tables import scores_table
 from tape_exp.bench.tasks import ENTRIES, SETS
 from tape_exp.experiments.execute import add_options, check_options
 from tape_exp.experiments.grid import as_flags, run_overrides
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if board.scores:
         for path in bench.write(board):
             print(path)
-        print(f"\n{board.scores_table().terminal()}")
+        print(f"\n{scores_table(board).terminal()}")
     elif outcome is None or not (outcome.failed or outcome.left):
         raise ConfigError(
             "no search of learning rates is recorded for these tasks and rates; name models to "

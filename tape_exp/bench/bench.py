@@ -139,16 +139,11 @@ class Bench:
         return execute(runnable(specs), options, command, self.out / "records")
 
     def write(self, board: Board) -> list[Path]:
-        """Write the tables and the pictures; returns the paths."""
-        from tape_exp.bench import figures
+        """Write the tables and the pictures, and return their paths."""
+        from tape_exp.bench import figures, tables
 
-        tables = {
-            "": board.scores_table(),
-            "-differences": board.leads_table(),
-            "-rates": board.rates_table(),
-        }
         paths = []
-        for suffix, table in tables.items():
+        for suffix, table in tables.tables_of(board).items():
             path = self.out / f"{self.name}{suffix}.csv"
             write_atomically(path, table.csv())
             paths.append(path)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
-from typing import Any
 
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
@@ -16,20 +15,14 @@ from tape_exp.artifacts.cells import Cells
 from tape_exp.artifacts.rows import Row
 from tape_exp.bench.tasks import Entry
 from tape_exp.results.record import Record
-from tape_exp.results.statistics import Value, lead, over_samples, shared_seeds
-from tape_exp.results.store import commits
-from tape_exp.results.tables import Cell, Column, Table, span
-from tape_exp.settings.naming import display_name
+from tape_exp.results.statistics import Value, over_samples, shared_seeds
+from tape_exp.results.tables import Column
 
 BASELINE = "rope"
 # With fewer a test of ranks says nothing.
 LEAST_MODELS = 3
 LEAST_TASKS = 5
 LEAST_SEEDS = 2
-ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates apart
-
-CellsByModel = dict[str, dict[str, Cell]]
-"""Model -> column -> what is in the cell."""
 
 
 @dataclass(frozen=True)
@@ -178,122 +171,6 @@ class Board(Cells):
             if runs:
                 guesses[task] = entry.guessed(runs[0])
         return guesses
-
-    # ---- tables ----
-
-    def scores_table(self) -> Table:
-        """Make the table of encodings × tasks, by mean rank."""
-        rows = {model: self._score_row(model) for model in self.order}
-        names = [*self.entries, "seeds", "commit"]
-        if self.ranks:  # of two models or more
-            if BASELINE in self.ranks:
-                names = [f"mean difference to {BASELINE}", *names]
-            names = ["mean rank", *names]
-        return self._table(rows, names, {"digits": 1}, self.caption())
-
-    def _score_row(self, model: str) -> dict[str, Cell]:
-        row: dict[str, Cell] = {**self.scores[model]}
-        if model in self.ranks:
-            row["mean rank"] = Value(self.ranks[model])
-            if model != BASELINE and BASELINE in self.ranks:
-                difference = self.means[model] - self.means[BASELINE]
-                row[f"mean difference to {BASELINE}"] = Value(difference)
-        seeds = [len(value.runs) for value in self.scores[model].values()]
-        row["seeds"] = span(str(min(seeds)), str(max(seeds)), "–")
-        row["commit"] = commits(self.chosen_runs(model))
-        return row
-
-    def leads_table(self) -> Table:
-        """Make the table of the paired difference of each model to RoPE on each task."""
-        baseline = self.scores.get(BASELINE, {})
-        rows: CellsByModel = {}
-        for model in self.order:
-            if model == BASELINE:
-                continue
-            rows[model] = {}
-            for task, value in self.scores[model].items():
-                if task in baseline:
-                    rows[model][task] = lead(value, baseline[task])
-        caption = (
-            f"Difference to {display_name(BASELINE)} in percentage points over the seeds that both "
-            "have, ± half of its 95 % interval (Student's t over pairs)."
-        )
-        return self._table(rows, [*self.entries], {"lead": {}, "digits": 1}, caption)
-
-    def rates_table(self) -> Table:
-        """Make the table of the learning rate that each model has on each task."""
-        rows: CellsByModel = {}
-        for model in self.order:
-            rows[model] = {task: self._rate(model, task) for task in self.entries}
-        caption = (
-            "The learning rate of the lowest validation loss on further rows of the trained "
-            "lengths; every model tried the same rates for as many steps. At the edge the best may "
-            "lie beyond. In brackets: the range of the scores beyond the trained lengths, at the "
-            "first seed, of the rates that are right within those lengths as often, to "
-            f"{ALIKE:g} point; the loss hardly tells these apart."
-        )
-        return self._table(rows, [*self.entries], {}, caption)
-
-    def _rate(self, model: str, task: str) -> Cell:
-        """Write a chosen rate: ``0.003 (21 to 40)``, ``0.01, at the edge``."""
-        rate = self.choices.get((model, task))
-        if rate is None:
-            return None
-        rates = [*self.artifact.rows["rate"]]
-        text = rate
-        if rate in (rates[0], rates[-1]):
-            text += ", at the edge"
-        scores = self._scores_of_like_rates(model, task, rate)
-        if len(scores) > 1:
-            text += f" ({min(scores):.0f} to {max(scores):.0f})"
-        return Value(float(rate), text=text)
-
-    def _scores_of_like_rates(self, model: str, task: str, rate: str) -> list[float]:
-        """List the scores of the rates that are right within the trained lengths as often as the
-        chosen one, to :data:`ALIKE`; it is one of them.
-        """
-        entry = self.entries[task]
-        searched = self.searched[model, task]
-        of_choice = searched[rate]["metrics"].get(entry.trained) or 0
-        scores = []
-        for run in searched.values():
-            trained = run["metrics"].get(entry.trained)
-            if trained is not None and trained >= of_choice - ALIKE:
-                scores.append(run["metrics"][entry.metric])
-        return scores
-
-    def _table(
-        self, rows: CellsByModel, names: Sequence[str], spec: dict[str, Any], caption: str
-    ) -> Table:
-        """Make a table of these columns; ``spec`` is of those that are tasks."""
-        columns = [Column("model")]
-        for name in names:
-            columns.append(Column(name, spec if name in self.entries else {}))
-        cells: list[Mapping[str, Cell]] = []
-        for model, row in rows.items():
-            cells.append({"model": self.labels[model], **row})
-        return Table(columns, cells, ["model"], caption)
-
-    def caption(self) -> str:
-        """Say what the table of scores measures."""
-        floors = ", ".join(f"{task} {score:.0f}" for task, score in self.guesses.items())
-        with_words = "".join(f", with {word}" for word in self.artifact.overrides)
-        text = (
-            f"{self.artifact.title}: right tokens in percent in rows longer than those of training "
-            "(of addition right rows, of groups right states, of retrieval right answers). A token "
-            "is scored after the right ones before it; the best guess from nearby reaches "
-            f"{floors}. Scale {self.scale}{with_words}; learning rates "
-            f"{', '.join(self.artifact.rows['rate'])}, chosen by "
-            "the lowest validation loss on trained lengths at the first seed. Intervals are over "
-            "seeds and samples, and do not cover the choice of the rate."
-        )
-        test = self.rank_test()
-        if test is None:
-            return f"{text} Ranks are not tested: that needs 3 models, 5 tasks and 2 seeds."
-        return (
-            f"{text} Mean rank over {len(self.entries)} tasks, 1 is best: Friedman's test has p = "
-            f"{test.p:.2g}; two models are told apart from {test.difference:.2f} on (Nemenyi, 5 %)."
-        )
 
 
 def best_rate(runs: Mapping[str, Record]) -> str:

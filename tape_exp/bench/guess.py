@@ -36,16 +36,16 @@ def guess(task: SequenceTask, length: int, count: int = 1000) -> float:
     Four are n-gram models: they take the scored token that most often follows the last 0, 1, 2 or 3
     tokens in other rows. One takes the scored token before it in its row.
     """
-    seen = rows_of(task, length, count, "seen")
-    asked = rows_of(task, length, count, "asked")
-    guesses = [previous_answers(asked, most_frequent(seen.answers))]
+    train = rows_of(task, length, count, "seen")
+    test = rows_of(task, length, count, "asked")
+    guesses = [previous_answers(test, most_frequent(train.answers))]
     for n in range(4):
-        guesses.append(n_gram_guesses(n, seen, asked, len(task.vocabulary)))
-    return 100 * max(share_right(asked, guesses_N) for guesses_N in guesses)
+        guesses.append(n_gram_guesses(n, train, test, len(task.vocabulary)))
+    return 100 * max(share_right(test, guesses_N) for guesses_N in guesses)
 
 
 def rows_of(task: SequenceTask, length: int, count: int, part: str) -> Rows:
-    """Make rows of a length; those of another part are others."""
+    """Make rows of a length; those of one part are other ones than those of another."""
     key = seed_for(0, "guess", part)
     rows = list(task.rows(key, 0, count, [length], task.draws(length)))
     batch = padded(rows, task.width(length))
@@ -53,21 +53,21 @@ def rows_of(task: SequenceTask, length: int, count: int, part: str) -> Rows:
     return Rows(batch["inputs"].numpy(), labels, labels != IGNORE)
 
 
-def n_gram_guesses(n: int, seen: Rows, asked: Rows, symbols: int) -> np.ndarray:
-    """Guess each scored token of ``asked`` as that which most often follows the n tokens before it
-    in ``seen``; where these are not there, as the most frequent one.
+def n_gram_guesses(n: int, train: Rows, test: Rows, symbols: int) -> np.ndarray:
+    """Guess each scored token of ``test`` as that which most often follows the n tokens before it
+    in ``train``; where these are not there, as the most frequent one.
 
     >>> scored = np.array([[True, True, True]])
-    >>> seen = Rows(np.array([[1, 2, 1]]), np.array([[2, 1, 2]]), scored)
-    >>> asked = Rows(np.array([[2, 1, 3]]), np.array([[1, 3, 3]]), scored)
-    >>> n_gram_guesses(1, seen, asked, 4)  # 1 follows 2, 2 follows 1, and 3 was not seen
+    >>> train = Rows(np.array([[1, 2, 1]]), np.array([[2, 1, 2]]), scored)
+    >>> test = Rows(np.array([[2, 1, 3]]), np.array([[1, 3, 3]]), scored)
+    >>> n_gram_guesses(1, train, test, 4)  # 1 follows 2, 2 follows 1, and 3 was not seen
     array([1, 2, 2])
     """
-    contexts, followers = usual_followers(contexts_of(seen, n, symbols), seen.answers, symbols)
-    wanted_N = contexts_of(asked, n, symbols)
-    place_N = np.searchsorted(contexts, wanted_N).clip(max=len(contexts) - 1)
-    is_known_N = contexts[place_N] == wanted_N
-    return np.where(is_known_N, followers[place_N], most_frequent(seen.answers))
+    contexts, followers = usual_followers(contexts_of(train, n, symbols), train.answers, symbols)
+    test_contexts_N = contexts_of(test, n, symbols)
+    place_N = np.searchsorted(contexts, test_contexts_N).clip(max=len(contexts) - 1)
+    is_known_N = contexts[place_N] == test_contexts_N
+    return np.where(is_known_N, followers[place_N], most_frequent(train.answers))
 
 
 def contexts_of(rows: Rows, n: int, symbols: int) -> np.ndarray:

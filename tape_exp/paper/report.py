@@ -13,6 +13,7 @@ from tabulate import tabulate
 from tape_exp.artifacts import comparison
 from tape_exp.artifacts.figures import figures
 from tape_exp.bench import figures as bench_figures
+from tape_exp.bench import tables as bench_tables
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import pages
@@ -144,7 +145,7 @@ def bench_page(folder: Path) -> Iterator[str]:
         return
     for path in bench_figures.draw(board, folder / "figures" / bench.name):
         yield f"![{path.stem}](figures/{path.name})"
-    for table in (board.scores_table(), board.leads_table(), board.rates_table()):
+    for table in bench_tables.tables_of(board).values():
         yield table.markdown()
         yield table.caption
 

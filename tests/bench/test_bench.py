@@ -7,6 +7,7 @@ from scipy import stats
 from tape_exp.bench import tasks
 from tape_exp.bench.__main__ import main
 from tape_exp.bench.bench import OUT, Bench
+from tape_exp.bench.tables import scores_table
 from tape_exp.experiments import local
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings.compose import compose_config
@@ -68,7 +69,7 @@ def test_ranks_and_their_test_are_scipys(bench):
     assert test.p == pytest.approx(stats.friedmanchisquare(*board.numbers.mean(-1)).pvalue)
     assert test.difference == pytest.approx(2.343 * (3 * 4 / (6 * 5)) ** 0.5, abs=1e-3)
     assert np.array_equal(board.numbers.shape, (3, 5, 2))
-    rows = board.scores_table().rows
+    rows = scores_table(board).rows
     assert [row["model"] for row in rows] == ["fire", "nope", "rope"]
     assert rows[0]["mean difference to rope"].number == pytest.approx(60)
 
@@ -76,7 +77,7 @@ def test_ranks_and_their_test_are_scipys(bench):
 def test_too_few_seeds_are_not_tested(bench):
     some = Bench([], bench.out, tasks="sort").board(shown=True)
     assert some.rank_test() is None
-    assert "Ranks are not tested" in some.scores_table().caption
+    assert "Ranks are not tested" in scores_table(some).caption
 
 
 def test_scores_have_intervals_even_where_all_is_right():
