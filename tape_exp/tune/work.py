@@ -17,7 +17,7 @@ from tape_exp.runs.directory import FolderError
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.redact import redact
 from tape_exp.training.faults import TrialPruned
-from tape_exp.training.module import NotFiniteError
+from tape_exp.training.not_finite import NotFiniteError
 from tape_exp.training.run import run
 from tape_exp.tune.trials import Trials
 
