@@ -6,8 +6,8 @@
 : "${sweep:?tape-exp sweep sets it}" "${train[0]:?tape-exp sweep sets it}"
 
 line=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" "$sweep/jobs.tsv" | cut -f 1)
-eval "words=($line)" # they are quoted for a shell
+eval "overrides=($line)" # they are quoted for a shell
 job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 echo "== job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): $line"
-# shellcheck disable=SC2154 # eval sets words
-srun --kill-on-bad-exit=1 "${train[@]}" "${words[@]}"
+# shellcheck disable=SC2154 # eval sets overrides
+srun --kill-on-bad-exit=1 "${train[@]}" "${overrides[@]}"

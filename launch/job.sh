@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED=1 # the log can be followed
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SRUN_CPUS_PER_TASK}
 
-insist() { # SLURM's controller may not answer at once, least of all when it preempts many jobs
+retry() { # SLURM's controller may not answer at once, least of all when it preempts many jobs
     for pause in 1 2 4 8 0; do
         "$@" && return 0
         sleep $pause
@@ -26,9 +26,9 @@ requeue_if_saved() {
         job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
     fi
     if [ $status -eq 85 ] && [ -n "$job" ]; then
-        state=$(insist squeue --noheader --format=%T --jobs="$job") || state=RUNNING
+        state=$(retry squeue --noheader --format=%T --jobs="$job") || state=RUNNING
         if [ "$state" = RUNNING ]; then
-            insist scontrol requeue "$job" || echo "error: $job cannot be requeued; submit it again."
+            retry scontrol requeue "$job" || echo "error: $job cannot be requeued; submit it again."
         fi
     fi
     exit $status

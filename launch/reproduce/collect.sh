@@ -6,8 +6,8 @@ set -uo pipefail
 status=0
 for list in launch/reproduce/[1-5]-*.txt; do
     echo "== $list"
-    mapfile -t words < <(grep -v '^#' "$list")
-    tape-exp collect "${words[@]}" "$@" || status=$? # 1 where some runs are not finished, which it names
+    mapfile -t overrides < <(grep -v '^#' "$list")
+    tape-exp collect "${overrides[@]}" "$@" || status=$? # 1 where some runs are not finished, which it names
 done
 tape-exp paper render
 git status --short results/ # commit them: records hold no path, host name or secret
