@@ -40,8 +40,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    """The number and the value of every line of a file with a JSON object on each; None for a line
-    that is damaged, as the last one is where the disk was full or the machine was lost.
+    """Yield the number and the value of every line of a file with a JSON object on each; None for a
+    line that is damaged, as the last one is where the disk was full or the machine was lost.
     """
     for number, line in enumerate(path.read_text("utf-8", "replace").split("\n"), 1):
         if line.strip():
@@ -67,7 +67,7 @@ def finish_last_line(path: Path) -> None:
 
 
 def parsed(line: str | bytes) -> Any:
-    """The object in a line; None where it is damaged."""
+    """Return the object in a line; None where it is damaged."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -76,13 +76,13 @@ def parsed(line: str | bytes) -> Any:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def short_hash(parts: Iterable[str | bytes]) -> str:
-    """The first sixteen digits of the SHA-256 of parts, one after the other."""
+    """Return the first sixteen digits of the SHA-256 of parts, one after the other."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -90,7 +90,7 @@ def short_hash(parts: Iterable[str | bytes]) -> str:
 
 
 def zip_is_sound(path: Path) -> bool:
-    """Whether every file in a zip, such as a checkpoint of torch's, has the CRC that it should."""
+    """Say whether every file in a zip, such as a checkpoint of torch's, has its right CRC."""
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip() is None

@@ -1,4 +1,4 @@
-"""What machine this is."""
+"""What devices this machine has: their names for records, their peak speed, and copies to them."""
 
 import platform
 import re
@@ -28,7 +28,7 @@ PEAKS = {
 
 
 def peak_flops(device: torch.device, fp32: bool = False) -> float:
-    """Peak FLOP/s of a device in bf16, or in fp32; 0 where it is not known."""
+    """Return the peak FLOP/s of a device in bf16, or in fp32; 0 where it is not known."""
     if device.type != "cuda":
         return 0.0
     name = torch.cuda.get_device_name(device)
@@ -39,8 +39,8 @@ def peak_flops(device: torch.device, fp32: bool = False) -> float:
 
 
 def cpu_name() -> str:
-    """The processor's name, family, model and stepping as the system gives them, and the highest
-    vector extension that torch uses on it.
+    """Return the processor's name, family, model and stepping as the system gives them, and the
+    highest vector extension that torch uses on it.
     """
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
     facts = {}
@@ -53,7 +53,7 @@ def cpu_name() -> str:
 
 
 def to_device_async(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the CPU on a device, without waiting for what that has still to do.
+    """Copy a tensor of the CPU to a device, without waiting for what that has still to do.
 
     A GPU takes it from pinned memory when its queue comes to it. From other memory it would take it
     at once, with the queue empty, and this process would wait for that.
@@ -64,7 +64,7 @@ def to_device_async(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def machine_name(device: torch.device) -> str:
-    """The GPU's name, or the processor's with its threads."""
+    """Return the GPU's name, or the processor's with its threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{cpu_name()}, {torch.get_num_threads()} threads"

@@ -1,5 +1,5 @@
-"""Leaving on SIGUSR1, SIGTERM and SIGHUP, that of a terminal which is closed: a checkpoint, and a
-status that asks for a requeue.
+"""Leave on a signal: SIGUSR1 and SIGTERM, as SLURM sends them, and SIGHUP of a terminal that is
+closed. The run saves a checkpoint, and its status asks for a requeue.
 """
 
 import ctypes
@@ -72,7 +72,9 @@ class Preemption:
             self.defer_signals(self.waits)
 
     def defer_signals(self, waits: bool) -> None:
-        """Whether a signal waits for the end of the step from now on."""
+        """Let signals wait for the end of the step from now on, or no longer, and leave if one has
+        waited.
+        """
         self.waits = waits
         leaves = first_process() or this_process().launcher == "SLURM"
         if self.received is not None and not self.waits and leaves:
@@ -87,13 +89,13 @@ def ignore_signals(*_: int) -> None:
 
 
 def with_parent() -> dict[str, str]:
-    """The environment of a process that calls :func:`leave_with_parent`."""
+    """Return the environment for a process that calls :func:`leave_with_parent`."""
     return {**os.environ, PARENT: str(os.getpid())}
 
 
 def leave_with_parent() -> None:
-    """Get SIGTERM when the process that started this one for a run of its own dies, even killed:
-    nobody else would end it. Only Linux can do this.
+    """Let this process get SIGTERM when the one that started it for a run of its own dies, even
+    killed: nobody else would end it. Only Linux can do this.
     """
     parent = os.environ.pop(PARENT, None)
     if parent is None or sys.platform != "linux":

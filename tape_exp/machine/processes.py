@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ HELPS = "TAPE_EXP_HELPS"  # the hash of the run for which Lightning has started 
 
 @dataclass(frozen=True)
 class Process:
-    """Which process of a run this is."""
+    """A process of a run, among all its processes."""
 
     rank: int = 0
     world: int = 1
@@ -38,18 +39,18 @@ _under_agent = itertools.count()  # runs of this process so far that met by torc
 
 
 def this_process() -> Process:
-    """Which process of the present run this is."""
+    """Return which process of the present run this is."""
     return _this
 
 
 def first_process() -> bool:
-    """Whether this is the process that writes: of several, the one of rank 0."""
+    """Say whether this is the process that writes: of several, the one of rank 0."""
     return _this.rank == 0
 
 
 def read_process(devices: int, nodes: int, environment: Mapping[str, str]) -> Process:
-    """Which process of a run on so many devices of so many nodes this is. A run on one device is
-    of one process, whatever its launcher has started besides.
+    """Find which process of a run on so many devices of so many nodes this is. A run on one device
+    has one process, whatever its launcher has started besides.
 
     Raises:
         ValueError: the environment tells of another number of processes.
@@ -57,17 +58,11 @@ def read_process(devices: int, nodes: int, environment: Mapping[str, str]) -> Pr
     world = devices * nodes
     if world == 1:
         return Process()
-
-    def number(name: str, otherwise: int) -> int:
-        text = environment.get(name, str(otherwise))
-        if not text.isdecimal():
-            raise ValueError(f"{name}={text} in the environment is no number: set or unset it.")
-        return int(text)
-
+    number = partial(_number, environment)
     tasks = number("SLURM_NTASKS", 1)
     interactive = environment.get("SLURM_JOB_NAME") in SHELLS
     by_mpi = next((name for name in OF_MPI if number(name, 1) > 1), None)
-    expected: dict[str, int]
+    expected: dict[str, int]  # variables of the environment, by this process's place in the run
     if "TORCHELASTIC_RUN_ID" in environment:
         process = Process(number("RANK", 0), world, devices, "torchrun")
         expected = {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": devices}
@@ -96,6 +91,14 @@ def read_process(devices: int, nodes: int, environment: Mapping[str, str]) -> Pr
                 f"both to what was started, or start {world} processes, {devices} on each node."
             )
     return process
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """Read a whole number from a variable of the environment."""
+    text = environment.get(name, str(default))
+    if not text.isdecimal():
+        raise ValueError(f"{name}={text} in the environment is no number: set or unset it.")
+    return int(text)
 
 
 @contextmanager
@@ -131,8 +134,8 @@ def part_of_run(process: Process, run: str) -> Iterator[None]:
 
 
 def _prepare_environment(run: str) -> None:
-    """What Lightning, torch and the processes of further devices read of it; what a run computes is
-    said by its config alone.
+    """Set what Lightning, torch and the processes of further devices read from the environment, and
+    remove what would change a run besides its config.
     """
     os.environ[HELPS] = run
     for variable in [name for name in os.environ if name.startswith(OF_LIGHTNING)]:
@@ -142,15 +145,16 @@ def _prepare_environment(run: str) -> None:
             os.environ.pop(variable, None)
     if _this.launcher == "SLURM":
         os.environ["SLURM_NTASKS_PER_NODE"] = str(_this.per_node)  # srun may not say it
-    by_agent = _this.launcher == "torchrun" and "TORCHELASTIC_USE_AGENT_STORE" in os.environ
-    if by_agent and (number := next(_under_agent)):
-        os.environ["MASTER_PORT"] = _agreed_port(number)
-        del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+    if _this.launcher == "torchrun" and "TORCHELASTIC_USE_AGENT_STORE" in os.environ:
+        number = next(_under_agent)
+        if number > 0:  # the first run meets at torchrun's own port
+            os.environ["MASTER_PORT"] = _agreed_port(number)
+            del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
 
 
 def _agreed_port(number: int) -> str:
-    """A free port of the first process for run ``number``: the store of torchrun holds addresses of
-    the run before, and only says here where the processes meet instead.
+    """Agree on a free port of the first process for run ``number``. The store of torchrun holds
+    addresses of the run before, and only says here where the processes meet instead.
     """
     from lightning.fabric.plugins.environments.lightning import find_free_network_port
     from torch.distributed import TCPStore
@@ -162,7 +166,7 @@ def _agreed_port(number: int) -> str:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Which process of how many this one is."""
+    """Return the rank of this process, and the number of processes."""
     import torch
 
     if torch.distributed.is_initialized():
@@ -171,7 +175,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
-    """This process's part of ``items``, and whether each counts.
+    """Return this process's part of ``items``, and whether each counts.
 
     All processes get equally many, since a sharded model computes only where all of them do: the
     last item is repeated where they do not divide, and its repetitions do not count.
@@ -182,7 +186,7 @@ def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
 
 
 def gather(item: Item) -> list[Item]:
-    """The item of every process, in their order."""
+    """Return the item of every process, in their order."""
     import torch
 
     items: list[Any] = [item] * rank_and_world()[1]

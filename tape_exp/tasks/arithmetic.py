@@ -11,7 +11,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from tape_exp.data.batch import Batch
-from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
+from tape_exp.machine.seeding import random_rows, seed_for, uniform_ints
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
@@ -123,7 +123,7 @@ class Arithmetic(Task):
     def _bucket_batch(self, key: int, first: int, count: int) -> Batch:
         """Draw samples first … first + count - 1 of a stream, whatever the test has."""
         n = self.train_digits
-        random = lanes(key, first, count, 2 * n + 2)
+        random = random_rows(key, first, count, 2 * n + 2)
         lengths = uniform_ints(n, random[:, :2]).astype(np.int64) + 1
         return next_tokens(*write_rows(lengths[:, 0], lengths[:, 1], random[:, 2:]))
 
@@ -255,7 +255,7 @@ class Arithmetic(Task):
         rows = self.samples_per_cell
         random = np.zeros((len(cells), rows, 2, max(map(max, cells))), dtype=np.uint32)
         for of_cell, (a, b) in zip(random, cells, strict=True):
-            drawn = lanes(seed_for(0, "test", a, b), 0, rows, a + b)
+            drawn = random_rows(seed_for(0, "test", a, b), 0, rows, a + b)
             of_cell[:, 0, :a] = drawn[:, :a]
             of_cell[:, 1, :b] = drawn[:, a:]
         lengths = np.repeat(np.array(cells, dtype=np.int64), rows, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tape_exp.data.batch import Batch
-from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
+from tape_exp.machine.seeding import random_rows, seed_for, uniform_ints
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Lengths, Optim
@@ -32,7 +32,7 @@ class Draws:
 
     @cached_property
     def _more(self) -> np.random.Philox:
-        """Return words of counters of Philox that lanes never reach."""
+        """Return words of counters of Philox that random_rows never reaches."""
         return np.random.Philox(key=self._key, counter=[0, 1 + self._row, self._piece, 0])
 
     def words(self, count: int) -> np.ndarray:
@@ -173,7 +173,7 @@ class SequenceTask(Task):
         """Yield rows ``first`` … of a stream, the length of each drawn uniformly from
         ``lengths``.
         """
-        for row, words in enumerate(lanes(key, first, count, 1 + draws), first):
+        for row, words in enumerate(random_rows(key, first, count, 1 + draws), first):
             rng = Draws(words, key, row)
             prompt, answer = self.sample(lengths[rng.below(len(lengths))], rng)
             tokens = [self.number_of[symbol] for symbol in (*prompt, *answer)]

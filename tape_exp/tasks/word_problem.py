@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.groups import GROUPS
-from tape_exp.machine.seeding import RowSampler, lanes, seed_for, uniform_ints
+from tape_exp.machine.seeding import RowSampler, random_rows, seed_for, uniform_ints
 from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Lengths, Optim
@@ -76,7 +76,7 @@ class WordProblem(Task):
         one.
         """
         length = letters or self.train_letters
-        drawn = uniform_ints(len(self.group.letters), lanes(key, first, count, length))
+        drawn = uniform_ints(len(self.group.letters), random_rows(key, first, count, length))
         words = self.group.letters[drawn.astype(np.int64)]
         bos = np.full((count, 1), len(self.group.elements))
         none = np.full((count, 1), IGNORE)

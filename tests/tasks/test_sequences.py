@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.machine.seeding import lanes
+from tape_exp.machine.seeding import random_rows
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.sequences import Draws, SequenceTask
@@ -40,15 +40,15 @@ def test_symbols_and_a_sample_are_a_task():
 
 
 def test_a_row_may_take_more_numbers_than_it_was_given():
-    few, many = (Draws(lanes(3, 5, 1, width)[0], 3, 5) for width in (4, 8))
+    few, many = (Draws(random_rows(3, 5, 1, width)[0], 3, 5) for width in (4, 8))
     assert (few.words(4) == many.words(8)[:4]).all()
-    again = Draws(lanes(3, 5, 1, 4)[0], 3, 5)
+    again = Draws(random_rows(3, 5, 1, 4)[0], 3, 5)
     assert (again.words(40)[4:] == few.words(36)).all()
-    other = Draws(lanes(3, 6, 1, 4)[0], 3, 6)
+    other = Draws(random_rows(3, 6, 1, 4)[0], 3, 6)
     assert (other.words(40)[4:] != again._words[4:40]).any()
-    long, short = (Draws(lanes(3, 5, 1, 4)[0], 3, 5) for _ in range(2))
+    long, short = (Draws(random_rows(3, 5, 1, 4)[0], 3, 5) for _ in range(2))
     told = long.words(900)
     assert len({*told.tolist()}) == 900
     assert (told == np.concatenate([short.words(n) for n in (7, 93, 800)])).all()
-    one, two = Draws(lanes(3, 5, 1, 4)[0], 3, 5).split(2)
+    one, two = Draws(random_rows(3, 5, 1, 4)[0], 3, 5).split(2)
     assert (one.words(40)[2:] != two.words(40)[2:]).any()
