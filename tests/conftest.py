@@ -27,7 +27,7 @@ from tape_exp.models.positions.abacus import Abacus
 from tape_exp.models.positions.base import construct, for_heads
 from tape_exp.models.scores import Scores
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings import compose, plugins
+from tape_exp.settings import choices, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import locate
 from tape_exp.settings.folders import CONF
@@ -148,7 +148,7 @@ def no_folder_of_an_earlier_run():
 @pytest.fixture
 def composed_anew():
     """What YAMLs compose is forgotten before and after a test that changes what they are."""
-    kept = (plugins.packages, compose._choose)
+    kept = (plugins.packages, choices.compose_choices)
     for cached in kept:
         cached.cache_clear()
     yield

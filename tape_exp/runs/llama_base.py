@@ -60,7 +60,7 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
     """
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
-        given_keys = cfg.pop("asked", [])  # on the command line
+        given_keys = cfg.pop("explicit_keys", [])  # on the command line
     values = llama_values(start)
     if values is None:
         return cfg

@@ -56,8 +56,8 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
 
 
 def open_console() -> None:
-    """Have a stdout and a stderr, where a launcher has closed them too, and let no letter that the
-    terminal's encoding lacks end a command.
+    """Make sure of a stdout and a stderr, where a launcher has closed them too, and let no letter
+    that the terminal's encoding lacks end a command.
     """
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
@@ -93,7 +93,7 @@ def sentence_of(error: Exception) -> str:
     if missing:
         return missing
     if is_mistake(error):
-        from tape_exp.settings.compose import explain  # imports Hydra
+        from tape_exp.settings.explain import explain  # imports Hydra
 
         return explain(error, sys.argv[1:])
     if isinstance(error, OSError):

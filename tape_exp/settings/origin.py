@@ -12,8 +12,8 @@ LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib",
 
 
 def describe(error: BaseException) -> str:
-    """``AttributeError: no 'modulus' (my_pe/ripple.py, line 23)``; an error of the package's own
-    classes says itself what is to be done.
+    """Describe an error and its place: ``AttributeError: no 'modulus' (my_pe/ripple.py, line 23)``.
+    An error of the package's own classes says itself what is to be done.
     """
     sentence = " ".join(str(error).split("\n"))
     name = type(error).__name__

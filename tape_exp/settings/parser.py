@@ -1,4 +1,4 @@
-"""The options and words of a command; a mistake in them is one sentence."""
+"""Parse the options of a command; a mistake in them is one sentence."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ class ArgumentParser(argparse.ArgumentParser):
         raise ConfigError(self.sentence(message))
 
     def sentence(self, message: str) -> str:
-        """Argparse's message as a sentence."""
+        """Write argparse's message as a sentence."""
         explained = f"`{self.prog} --help` explains"
         if match := re.match(r"unrecognized arguments: (\S+)", message):
             return unknown(match[1], self.prog, self)
@@ -32,8 +32,8 @@ class ArgumentParser(argparse.ArgumentParser):
         return f"{message.removeprefix('argument ').rstrip('.')}."
 
 
-def unknown(word: str, command: str, parser: argparse.ArgumentParser) -> str:
-    """A sentence of an option that a command's parser does not know, with the nearest one."""
-    option = word.partition("=")[0]
+def unknown(argument: str, command: str, parser: argparse.ArgumentParser) -> str:
+    """Say that a command's parser does not know an option, with the nearest one."""
+    option = argument.partition("=")[0]
     known = re.findall(r"--[\w-]+", parser.format_usage())
     return f"{option}{did_you_mean(option, known)} `{command} --help` explains the options."

@@ -34,7 +34,7 @@ def _secrets() -> set[str]:
 
 
 def redact_tree(value: Any) -> Any:
-    """:func:`redact` for every text in plain containers; what is no text stays as it is."""
+    """Apply :func:`redact` to every text in plain containers; what is no text stays as it is."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):

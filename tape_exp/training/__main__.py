@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from tape_exp.machine.preemption import Preempted, ignore_signals, leave_with_parent
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.commands import RunFailedError, command, report
-from tape_exp.settings.compose import complete, spell_out
+from tape_exp.settings.compose import complete, rewrite_for_hydra
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.origin import describe
@@ -40,7 +40,7 @@ def main() -> int:
     """
     leave_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the command prints the sentence
-    sys.argv[1:] = spell_out(sys.argv[1:])
+    sys.argv[1:] = rewrite_for_hydra(sys.argv[1:])
     parser = get_args_parser()
     _, wrong = parser.parse_known_args()
     if wrong:

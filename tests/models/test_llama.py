@@ -428,7 +428,7 @@ def test_a_key_that_a_llama_leaves_open_is_heeded(word, key, value, tmp_path):
     words = ["task=perplexity", "model=rope", f"checkpoint={add_tokenizer(tmp_path, ('a',))}", word]
     applied = llama_base.apply_llama_config(compose_config(words), tmp_path)
     assert OmegaConf.select(applied, key) == value
-    assert "asked" not in applied
+    assert "explicit_keys" not in applied
 
 
 def test_bos_is_no_target_for_a_llama_that_nothing_is_trained_on(tmp_path):

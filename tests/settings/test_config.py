@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings.compose import compose_config, spell_out
+from tape_exp.settings.compose import compose_config, rewrite_for_hydra
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
@@ -77,6 +77,7 @@ def test_a_mistake_is_one_sentence_with_its_key_and_the_nearest_word(words, part
         ],
         ["task=extend", "text@task.text=pg19", "task.text.column=${runs}/text", "peft=lora"],
         ["task=arithmetic", "+model.toy=1", "~task.test_digits", "seed=2", "++task.more=3"],
+        ["++task.test_digits=5", "~task.test_digits", "model='rope'"],
     ],
 )
 def test_values_on_cached_choices_are_what_hydra_composes(words):
@@ -250,7 +251,7 @@ def test_every_key_of_a_model_and_its_training_can_be_set(section, key):
         _, task = blank_parts(cfg)
         hashes.add(RunDirectory(cfg).hash)
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            assert compose("config", spell_out(words))[section.partition(".")[0]]
+            assert compose("config", rewrite_for_hydra(words))[section.partition(".")[0]]
     assert len(hashes) == 1
     if section != "model":
         kind = section.removeprefix("task.")

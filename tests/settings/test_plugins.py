@@ -136,7 +136,7 @@ def test_the_hash_of_a_package_is_that_of_its_files(site):
 def test_a_yaml_may_begin_with_one_of_ours(site, monkeypatch):
     put(site, {"conf/model/wider.yaml": "defaults: [fire, _self_]\nname: wider\nhidden: 64\n"})
     monkeypatch.setattr(plugins, "packages", lambda: {"theirs": site / "theirs"})
-    monkeypatch.setattr("tape_exp.settings.compose.packages", plugins.packages)
+    monkeypatch.setattr("tape_exp.settings.choices.packages", plugins.packages)
     cfg = compose_config(["model=[wider,nope]"])
     assert cfg.model.layers[0].hidden == 64
     assert compose_config(["model=wider"]).model._target_.endswith("FIRE")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tape_exp.settings.compose import explain
+from tape_exp.settings.explain import explain
 from tests.conftest import SMALL
 from tests.processes import train
 
