@@ -25,6 +25,7 @@ ORDER = [
     verdicts.NO,
     verdicts.UNCLEAR,
     verdicts.FLOOR,
+    verdicts.FEW_SEEDS,
     verdicts.ONE_SEED,
     verdicts.UNTESTED,
 ]

@@ -6,11 +6,12 @@ does, at 5 % each, which keeps the chance of a wrong "yes" at 5 % (an intersecti
 is refuted by any rival that is ahead, so that there the p values are adjusted for the number of
 comparisons (Holm), those that have not run included. One seed shows an order and nothing more.
 Where no run is above what guessing reaches by more than its samples' error, the comparison says
-nothing.
+nothing. Where a difference is the same in every seed the sign test takes the t test's place, which
+tells nothing of fewer than six.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tape_exp.results.statistics import Difference, Value, holm, paired
 from tape_exp.results.tables import decimal, span, written
@@ -20,11 +21,12 @@ YES = "yes"
 NO = "no"
 UNCLEAR = "no difference shown"
 FLOOR = "cannot tell (at floor)"
+FEW_SEEDS = "cannot tell (few seeds)"  # one difference in all of them
 ONE_SEED = "cannot tell (one seed)"
 UNTESTED = "not tested"
 NO_CLAIM = "–"
 # of several comparisons the first of these decides
-PRIORITY = (NO, UNTESTED, FLOOR, UNCLEAR, ONE_SEED, YES)
+PRIORITY = (NO, UNTESTED, FLOOR, UNCLEAR, FEW_SEEDS, ONE_SEED, YES)
 ALPHA = 0.05
 
 
@@ -50,6 +52,7 @@ class Test:
 
     ahead: bool  # whether the favourite is, the margin granted
     p: float | None  # None of a single pair
+    is_constant: bool = field(default=False, repr=False)  # one difference in every seed
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Contest:
         if difference is None:
             return None
         is_higher = difference.value.number > 0
-        return Test(is_higher == self.higher, difference.p)
+        return Test(is_higher == self.higher, difference.p, difference.is_constant)
 
     def outcome(self, rival: str, adjusted: float) -> str:
         """Return the outcome against a rival, one of :data:`PRIORITY`, where the p of their test,
@@ -106,9 +109,11 @@ class Contest:
         if test.p is None:  # a single pair
             (seed,) = ours.runs.keys() & theirs.runs.keys()
             return self._outcome_of_intervals(ours.runs[seed], theirs.runs[seed])
-        if test.ahead:
-            return YES if test.p < ALPHA else UNCLEAR
-        return NO if adjusted < ALPHA else UNCLEAR
+        if test.ahead and test.p < ALPHA:
+            return YES
+        if not test.ahead and adjusted < ALPHA:
+            return NO
+        return FEW_SEEDS if test.is_constant else UNCLEAR
 
     def _at_floor(self, value: Value) -> bool:
         """Say whether no run is above the floor by more than its samples' error."""
@@ -162,6 +167,9 @@ class Contest:
         sign = "+" if value.number > 0 else ""
         if value.high is not None:
             return f" (paired: {written(value, self.digits, sign)}, p = {difference.p:.2g})"
+        if difference.is_constant:
+            number = decimal(value.number, self.digits, sign)
+            return f" (paired: {number} in each of {value.n} seeds, p = {difference.p:.2g})"
         seeds = {*self.measured[self.favourite].runs, *self.measured[rival].runs}
         if value.n == 1 and len(seeds) > 1:
             return f" (paired: {decimal(value.number, self.digits, sign)}, one pair)"

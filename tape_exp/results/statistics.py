@@ -134,8 +134,15 @@ def shared_seeds(runs: Iterable[Mapping[int, Any]]) -> list[int]:
 class Difference:
     """The mean difference of two methods over the seeds that both have, ours minus theirs."""
 
-    value: Value  # with its 95 % interval, of differences that are not all equal
-    p: float | None  # two-sided, of a paired t test; 1 where all are equal, which is no evidence
+    value: Value  # with its 95 % interval, which differences that are all equal do not have
+    p: float | None  # two-sided; None of a single pair
+
+    @property
+    def is_constant(self) -> bool:
+        """Say whether several seeds have one and the same difference, and not 0: scores of 100
+        against 0.
+        """
+        return self.value.n > 1 and self.value.high is None and self.value.number != 0
 
 
 def paired(ours: Value, theirs: Value) -> Difference | None:
@@ -144,6 +151,18 @@ def paired(ours: Value, theirs: Value) -> Difference | None:
 
     A seed fixes the data, their order and the weights that the models share, so that a part of the
     spread over seeds is common to both and leaves their difference.
+
+    Where all n differences are equal, as those of saturated scores, t is not defined. They then
+    have no interval, and their p is that of the exact sign test, 2 · 0.5^n, which is below 0.05
+    from six seeds on; where all are 0 it is 1.
+
+    >>> solved = over_seeds({seed: Value(100.0) for seed in range(3)})
+    >>> failed = over_seeds({seed: Value(0.0) for seed in range(3)})
+    >>> difference = paired(solved, failed)
+    >>> difference.value.number, difference.value.low, difference.p
+    (100.0, None, 0.25)
+    >>> paired(solved, solved).p
+    1.0
     """
     seeds = shared_seeds([ours.runs, theirs.runs])
     if not seeds:
@@ -160,8 +179,11 @@ def paired(ours: Value, theirs: Value) -> Difference | None:
     if value.high is None:
         return Difference(value, None)
     error = (value.high - value.number) / float(stdtrit(n - 1, 0.975))
-    if error <= 1e-12 * largest:  # they are all equal, but for the last bits
-        return Difference(Value(value.number, n=n), 1.0)
+    rounding = 1e-12 * largest  # what the last bits of a number may be off
+    if error <= rounding and abs(value.number) <= rounding:
+        return Difference(Value(0.0, n=n), 1.0)
+    if error <= rounding:
+        return Difference(Value(value.number, n=n), 2 * 0.5**n)
     return Difference(value, 2 * float(stdtr(n - 1, -abs(value.number) / error)))
 
 

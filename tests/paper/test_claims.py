@@ -60,7 +60,7 @@ def test_every_key_of_a_claim_is_explained():
         ([9.0, 9.2], [1.0, 1.1], YES),
         ([1.0, 1.1], [9.0, 9.2], NO),
         ([9.0, 1.1], [8.0, 0.0], YES),
-        ([9.0, 9.1], [1.0, 1.1], UNCLEAR),
+        ([9.0, 9.1], [1.0, 1.1], verdicts.FEW_SEEDS),
         ([9.0, 1.0], [0.0, 0.1], UNCLEAR),
         ([9.0], [1.0], ONE_SEED),
         ([9.0, 9.1, 9.2], [1.0], ONE_SEED),
@@ -74,6 +74,17 @@ def test_outcome_of_two(ours, rival, outcome):
     assert decide([contest(ours, rival)]).holds == outcome
     mirrored = {YES: NO, NO: YES}.get(outcome, outcome)
     assert decide([contest(ours, rival, higher=False)]).holds == mirrored
+
+
+def test_one_difference_in_every_seed_is_told_by_the_sign_test():
+    """Three seeds of 100 against 0 do not tell, and are no missing difference; six do."""
+    found = decide([contest([100.0] * 3, [0.0] * 3)])
+    assert found.holds == verdicts.FEW_SEEDS
+    assert found.ours.endswith("(paired: +100.00 in each of 3 seeds, p = 0.25)")
+    assert decide([contest([0.0] * 3, [100.0] * 3)]).holds == verdicts.FEW_SEEDS
+    assert decide([contest([5.0] * 3, [5.0] * 3)]).holds == UNCLEAR
+    assert decide([contest([100.0] * 6, [0.0] * 6)]).holds == YES
+    assert decide([contest([0.0] * 6, [100.0] * 6)]).holds == NO
 
 
 def test_one_rival_ahead_refutes_and_one_missing_leaves_it_open():

@@ -46,9 +46,20 @@ def test_only_seeds_of_both_count():
     assert paired(ours, over_seeds({7: Value(1.0)})) is None
 
 
-def test_equal_differences_are_no_evidence():
-    assert paired(seeds([1.0, 2.0]), seeds([0.0, 1.0])).p == 1
-    assert lead(seeds([1.0, 2.0]), seeds([0.0, 1.0])).low is None
+@pytest.mark.parametrize(("n", "p"), [(2, 0.5), (3, 0.25), (6, 0.03125)])
+def test_equal_differences_have_the_p_of_the_sign_test_and_no_interval(n, p):
+    """Differences of 100, of 0.1 but for the last bits, and of 0."""
+    zero = seeds([0.0] * n)
+    assert p == stats.binomtest(n, n).pvalue
+    for ours, theirs in ((seeds([100.0] * n), zero), (zero, seeds([100.0] * n))):
+        found = paired(ours, theirs)
+        assert (found.p, found.is_constant) == (p, True)
+        assert (abs(found.value.number), found.value.low, found.value.n) == (100, None, n)
+    numbers = [float(number) for number in range(n)]
+    assert paired(seeds([number + 0.1 for number in numbers]), seeds(numbers)).p == p
+    for same in (zero, seeds(numbers)):
+        found = paired(same, same)
+        assert (found.p, found.value.number, found.is_constant) == (1, 0, False)
 
 
 @given(NUMBERS, st.floats(-50, 50))
