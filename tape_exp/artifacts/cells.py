@@ -138,7 +138,7 @@ class Cells:
         paper's own.
         """
         each = spec.get("each", {})
-        values = [self._values(listed, spec.get("where", [])) for listed in each.values()]
+        values = [self._values(listed, spec) for listed in each.values()]
         lengths = self.artifact.paper.get("lengths") if "paper" in spec else None
         if lengths and len(each) == 1 and values != [[None]]:
             ((name, listed),) = each.items()
@@ -150,14 +150,23 @@ class Cells:
             places.append(Place(at, at))
         return places
 
-    def _values(self, values: Any, words: Sequence[str]) -> list[Any]:
-        """Return a list, or that of a key of the records (a single value is a list of one)."""
-        if not isinstance(values, str):
-            return list(values)
+    def _values(self, listed: Any, spec: dict[str, Any]) -> list[Any]:
+        """Return the values of a placeholder: those that are listed, or what the runs of all rows
+        of the column have at a key, a list or a single value: numbers in ascending order, others
+        in order of appearance.
+        """
+        if not isinstance(listed, str):
+            return list(listed)
+        values: list[Any] = []
         for row in self.rows:
-            for value in self.lookup(values, self.runs_with(row, words)):
-                return list(value) if isinstance(value, list) else [value]
-        return [None]
+            if not has_row(spec, row):
+                continue
+            for found in self.lookup(listed, self.runs_with(row, spec.get("where", []))):
+                several = found if isinstance(found, list) else [found]
+                values += [value for value in several if value not in values]
+        if all(isinstance(value, int | float) for value in values):
+            values.sort()
+        return values or [None]
 
     # ---- the runs of a cell ----
 
@@ -229,7 +238,7 @@ class Cells:
         """Say what is in a cell: a value, a text, or None where nothing is known."""
         spec = column.spec
         values = column.at | row.labels
-        if not has_row(column, row):
+        if not has_row(spec, row):
             return None
         if column.who == "paper":
             return paper_value(self.artifact.paper, fill(spec["paper"], values))
@@ -323,9 +332,9 @@ def names_scale(words: Sequence[str]) -> bool:
     return any(word.startswith("scale=") for word in words)
 
 
-def has_row(column: Column, row: Row) -> bool:
+def has_row(spec: Mapping[str, Any], row: Row) -> bool:
     """Say whether a column has a cell in a row: ``rows: {size: [5 digits]}`` leaves out others."""
-    limits = column.spec.get("rows", {})
+    limits = spec.get("rows", {})
     return all(row.labels[name] in labels for name, labels in limits.items())
 
 

@@ -113,7 +113,7 @@ def runs_at(view: Cells, seed: int) -> list[ArtifactRun]:
     columns: list[Column | None] = [column for column in view.columns if column.who == "ours"]
     for row, column in itertools.product(view.rows, columns or [None]):
         spec = column.spec if column else {}
-        if column and not has_row(column, row):
+        if column and not has_row(spec, row):
             continue
         seeds_of = spec.get("seeds_of")
         further = seeds_of is None or row.labels[view.dimensions()[-1]] in seeds_of

@@ -197,6 +197,16 @@ def test_columns_are_of_the_runs_that_are_shown():
     assert [column.name for column in shown.our_columns] == ["at 0.9", "at 0.98"]
 
 
+def test_columns_are_of_the_values_of_every_row():
+    """In ascending order, each once, whichever row has runs first."""
+    words = {"first": ["task.optim.betas=[0.5,0.9]"], "second": ["task.optim.betas=[0.5,0.6]"]}
+    made = [run for label in words for run in runs("rope", [1.0], words=words[label], run=label)]
+    columns = {"at {b}": {"metric": "test/exact_match", "each": {"b": "task.optim.betas"}}}
+    rows = {"betas": words, "model": ["rope"]}
+    shown = view(made, rows=rows, columns=columns, claim={})
+    assert [column.name for column in shown.our_columns] == ["at 0.5", "at 0.6", "at 0.9"]
+
+
 @pytest.mark.parametrize("name", ["tab_flops", "fig_address", "fig_addition_trend", "tab_ablation"])
 def test_a_column_that_is_renamed_changes_no_verdict_in_silence(name, records):
     """Rules, figures and claims that name it say so; others are as before."""
