@@ -1,1 +1,8 @@
-"""Records of finished runs: the store, what is measured, its statistics and tables."""
+"""Records of finished runs, and what is made of them.
+
+``store`` reads the committed records. Each is a ``record.Record``, whose metrics ``derived``
+completes. ``index`` finds the runs that overrides ask for: ``query`` parses these, ``compositions``
+composes them, and ``experiment`` says whether a run computed the same. ``statistics`` makes a value
+with an interval of the runs of several seeds, and ``tables`` writes values, as does ``latex`` for
+papers.
+"""

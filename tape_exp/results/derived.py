@@ -1,4 +1,6 @@
-"""The metrics of a run, and measures that records lack."""
+"""What the metrics of a run tell besides: measures that no run writes, since they follow from its
+record. Each function computes those of one kind, and nothing where the record lacks its parts.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -66,6 +68,13 @@ def extra_length(share: float, reach: float = 2.0) -> float:
 def _extra_length(run: Mapping[str, Any]) -> dict[str, float]:
     """Compute the extra length of addition, with Wilson's interval over the longer sums; only of a
     run that learned the trained ones, which are taken as solved.
+
+    >>> task = {"train_digits": 5, "test_digits": 10, "samples_per_cell": 100}
+    >>> metrics = {"id/exact_match": 100.0, "ood/exact_match": 0.0}
+    >>> _extra_length({"config": {"task": task}, "metrics": metrics})["extra_length"]
+    0.0
+    >>> _extra_length({"config": {"task": task}, "metrics": {**metrics, "id/exact_match": 50.0}})
+    {}
     """
     task = run["config"]["task"]
     metrics = run["metrics"]
@@ -153,7 +162,12 @@ def _score(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _sizes(run: Mapping[str, Any]) -> dict[str, float]:
-    """Find the longest window of a text, and count the tokens of it that were scored."""
+    """Find the longest window of a text, and count the tokens of it that were scored.
+
+    >>> task = {"windows": {"lengths": [64, 256]}}
+    >>> _sizes({"config": {"task": task}, "metrics": {"pg19/tokens": 9000.0}})
+    {'longest_window': 256, 'tokens_scored': 9000}
+    """
     lengths = run["config"]["task"].get("windows", {}).get("lengths", [])
     scored = [number for name, number in run["metrics"].items() if name.endswith("/tokens")]
     sizes: dict[str, float] = {}

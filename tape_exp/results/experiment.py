@@ -1,4 +1,8 @@
-"""Which runs are of one experiment: those whose configs compute the same, whatever their seeds."""
+"""Which runs are of one experiment: those whose configs compute the same, whatever their seeds.
+
+Records live longer than versions of the code. A record may lack a key that came later, or have one
+that went: it then counts as a run of the value with which its version computed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +17,8 @@ from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import ConfigError
 
 UNKNOWN = "<unknown>"
-LACKING = {  # key that some version lacks -> the value with which that version computes
+WITHOUT_KEY = {  # key that some version lacks -> the value with which that version computes
+    # keys that came later; those of a constructor whose default is this value need no line
     "checkpoint": None,
     "model.scaling.original": None,
     "task.fine_tune": True,
@@ -85,7 +90,7 @@ class Experiment:
             return False
         for key in self.settings.keys() & other.settings.keys():
             if self.settings[key] != other.settings[key]:
-                return False
+                return False  # before a default is looked up, which may import torch
         for key in self.settings.keys() ^ other.settings.keys():
             if self.value_of(key) != other.value_of(key):
                 return False
@@ -104,8 +109,8 @@ class Experiment:
         default of the constructor that has got the key; where neither is known, a text that no
         setting has.
         """
-        if key in LACKING:
-            return LACKING[key]
+        if key in WITHOUT_KEY:
+            return WITHOUT_KEY[key]
         section, _, name = key.partition(".")
         target = self.settings.get(f"{section}._target_")
         if target is None:

@@ -12,16 +12,33 @@ from tape_exp.results.tables import Column, Table
 ONE_COLUMN = 55  # letters of a line that fit into a column of the page
 WHOLE_PAGE = 105  # and into its width; a wider table is made smaller
 LEFT_OUT = ("scale", "commit")  # columns that a paper does not print
-COMMANDS = {"±": r"\pm", "→": r"\to", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
-COMMANDS |= {"≤": r"\le", "≥": r"\ge", "√": r"\surd", "†": r"\dagger", "χ": r"\chi", "²": "^2"}
-COMMANDS |= {"φ": r"\varphi", "ψ": r"\psi"}
-SYMBOLS = str.maketrans({c: f"${tex}$" for c, tex in COMMANDS.items()})
-SYMBOLS |= str.maketrans({"–": "--", "…": r"\dots{}", "|": "$|$"})
+COMMANDS = {  # symbol -> what it is in the mathematics of LaTeX
+    "±": r"\pm",
+    "→": r"\to",
+    "×": r"\times",
+    "·": r"\cdot",
+    "−": "-",
+    "≤": r"\le",
+    "≥": r"\ge",
+    "√": r"\surd",
+    "†": r"\dagger",
+    "ᵀ": r"^\top",
+    "²": "^2",
+    "φ": r"\varphi",
+    "χ": r"\chi",
+    "ψ": r"\psi",
+}
+SYMBOLS = str.maketrans({symbol: f"${command}$" for symbol, command in COMMANDS.items()})
+SYMBOLS |= str.maketrans({"–": "--", "…": r"\dots{}", "|": "$|$"})  # and in its text
 ESCAPES = str.maketrans(LATEX_ESCAPE_RULES)
 
 
 def tex(text: str) -> str:
-    """A text with what LaTeX takes for commands, and symbols that it lacks, replaced."""
+    r"""Replace in a text what LaTeX takes for commands, and symbols that it lacks.
+
+    >>> tex("25 % ± 3")
+    '25 \\% $\\pm$ 3'
+    """
     return text.translate(ESCAPES).translate(SYMBOLS)
 
 
@@ -34,8 +51,8 @@ class Head:
 
 
 def latex(table: Table, name: str) -> str:
-    """A table that fits a page: columns of one quantity below one heading, across both columns of
-    the page where it is wide, and smaller where it is wider than that.
+    """Write a table that fits a page: columns of one quantity below one heading, across both
+    columns of the page where it is wide, and smaller where it is wider than that.
 
     Its caption says what is shown and what ± is; the rest of ours, and the commits, are comments.
     """
@@ -69,27 +86,53 @@ def latex(table: Table, name: str) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Parts:
+    """A heading in parts: ``ours PG-19 64`` is of the group ``PG-19``, and its own ``ours 64``."""
+
+    heading: str
+    template: str  # of its column
+    group: str = ""  # empty where it has no last word such as a length
+    own: str = ""
+
+
+def parts_of(column: Column, heading: str) -> Parts:
+    """Take the heading of a column apart.
+
+    >>> parts_of(Column("{who} PG-19 {n}", "ours", {"n": 64}), "ours PG-19 64").group
+    'PG-19'
+    """
+    who = f"{column.who} " if column.who and heading.startswith(f"{column.who} ") else ""
+    match = re.fullmatch(r"(.+)[ @](\S+)", heading.removeprefix(who))
+    if match is None or not column.who:
+        return Parts(heading, column.template)
+    return Parts(heading, column.template, match[1], f"{who}{match[2]}")
+
+
 def heads_of(columns: Sequence[Column], headings: Sequence[str]) -> list[Head]:
-    """The headings, those that differ only in their last word, as in a length, in a group: ``ours
-    PG-19 64`` is ``ours 64`` below ``PG-19``.
+    """Group neighbours of one template whose headings differ only in their last word, such as a
+    length.
+
+    >>> columns = [Column("PG-19 {n}", "ours", {"n": n}) for n in (64, 128)]
+    >>> heads_of(columns, ["PG-19 64", "PG-19 128"])
+    [Head(group='PG-19', own='64'), Head(group='PG-19', own='128')]
     """
     parts = []
     for column, heading in zip(columns, headings, strict=True):
-        who = f"{column.who} " if column.who and heading.startswith(f"{column.who} ") else ""
-        match = re.fullmatch(r"(.+)[ @](\S+)", heading.removeprefix(who))
-        group, last = match.groups() if match and column.who else ("", heading)
-        parts.append((column.template, group, f"{who}{last}" if group else heading))
+        parts.append(parts_of(column, heading))
     heads = []
-    for (_, group), members in groupby(zip(parts, headings, strict=True), lambda each: each[0][:2]):
-        several = [*members]
-        for (_, _, own), heading in several:
-            grouped = len(several) > 1 and group
-            heads.append(Head(group.rstrip(","), own) if grouped else Head("", heading))
+    for (_, group), neighbours in groupby(parts, lambda part: (part.template, part.group)):
+        members = [*neighbours]
+        for part in members:
+            if group and len(members) > 1:
+                heads.append(Head(group.rstrip(","), part.own))
+            else:
+                heads.append(Head("", part.heading))
     return heads
 
 
 def head_lines(heads: Sequence[Head]) -> list[str]:
-    """One line of headings, or where there are groups two, and a rule below each group."""
+    """Write one line of headings, or where there are groups two, and a rule below each group."""
     own = " & ".join(tex(head.own) for head in heads) + r" \\"
     if not any(head.group for head in heads):
         return [own]
@@ -108,7 +151,7 @@ def head_lines(heads: Sequence[Head]) -> list[str]:
 
 
 def body_lines(rows: Sequence[Sequence[str]], labels: int) -> list[str]:
-    """A line for each row; a label is not repeated, and some space is above a new first one."""
+    """Write a line for each row; a label is not repeated, and space is above a new first one."""
     lines = []
     before: Sequence[str] = []
     for row in rows:
@@ -124,7 +167,7 @@ def body_lines(rows: Sequence[Sequence[str]], labels: int) -> list[str]:
 
 
 def width_of(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> int:
-    """Letters of a line, with two between columns."""
+    """Count the letters of a line, with two between columns."""
     widths = [len(head.own) for head in heads]
     for row in rows:
         widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
@@ -132,7 +175,12 @@ def width_of(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> int:
 
 
 def caption_parts(caption: str) -> tuple[str, list[str]]:
-    """The first sentence of a caption with that of the intervals, else the second; the others."""
+    """Split a caption into what is printed and the other sentences: the first one is printed, with
+    that of the intervals, or else with the second.
+
+    >>> caption_parts("Sums. Exact match. Mean ± interval.")
+    ('Sums. Mean ± interval.', ['Exact match.'])
+    """
     first, *others = re.split(r"(?<=[.!?]) (?=[A-Z†+])", caption)
     chosen = next((sentence for sentence in others if "±" in sentence), None)
     if chosen is None and others:
@@ -144,7 +192,7 @@ def caption_parts(caption: str) -> tuple[str, list[str]]:
 
 
 def commits_of(table: Table) -> list[str]:
-    """Which commits the rows are of."""
+    """Say which commits the rows are of, as a sentence; none where nothing tells."""
     cells = [str(row.get("commit") or "") for row in table.rows]
     commits = sorted({commit for cell in cells for commit in cell.split()})
     return [f"Commits: {' '.join(commits)}"] if commits else []

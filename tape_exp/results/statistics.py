@@ -1,4 +1,10 @@
-"""What several seeds can tell: intervals, paired tests, and families of tests."""
+"""What several seeds can tell: intervals, paired tests, and families of tests.
+
+A :class:`Value` is a number with its interval. That of a cell is made of the values of its runs, by
+seed: ``over_seeds``, ``over_samples``, ``over_trials``, ``with_error`` or ``over_counts``. Two of
+them are compared by ``paired``, over the seeds that both have, and the p values of several such
+tests are adjusted by ``holm``.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,8 +69,11 @@ def over_seeds(runs: Mapping[int, Value]) -> Value:
 
 
 def over_counts(runs: Mapping[int, Value]) -> Value:
-    """What is counted, which no seed changes; where seeds differ all the same, their mean and its
-    interval.
+    """Return what is counted, which no seed changes; where seeds differ all the same, their mean
+    and its interval.
+
+    >>> over_counts({0: Value(7.0), 1: Value(7.0)})
+    Value(number=7.0, low=None, high=None, error=False, n=1, text='')
     """
     numbers = {run.number for run in runs.values()}
     return Value(numbers.pop()) if len(numbers) == 1 else over_seeds(runs)
@@ -74,6 +83,10 @@ def over_samples(runs: Mapping[int, Value]) -> Value:
     """Average over runs that are asked the same samples: to each side the half over seeds and the
     mean half over samples are added as independent errors are, √(a² + b²). A single run keeps its
     own interval.
+
+    >>> value = over_samples({0: Value(50.0, 47.0, 53.0), 1: Value(50.0, 47.0, 53.0)})
+    >>> value.low, value.high  # seeds do not differ, and samples that they share do not average out
+    (47.0, 53.0)
     """
     average = over_seeds(runs)
     lows = [run.low for run in runs.values() if run.low is not None]
@@ -92,6 +105,10 @@ def over_samples(runs: Mapping[int, Value]) -> Value:
 def over_trials(runs: Mapping[int, Value], trials: int) -> Value:
     """Return the share, in percent, of the trials of all runs together, each of so many, with
     Wilson's interval.
+
+    >>> value = over_trials({0: Value(100.0), 1: Value(50.0)}, trials=10)
+    >>> value.number, round(value.low), round(value.high)  # 15 of 20
+    (75.0, 53, 89)
     """
     total = trials * len(runs)
     correct = round(sum(run.number * trials / 100 for run in runs.values()))
@@ -99,7 +116,12 @@ def over_trials(runs: Mapping[int, Value], trials: int) -> Value:
 
 
 def with_error(runs: Mapping[int, Value]) -> Value:
-    """Average over runs the number and the standard error over samples."""
+    """Average over runs the number and the standard error over samples.
+
+    >>> value = with_error({0: Value(50.0, 50 - 1.96 * 2, 50 + 1.96 * 2)})
+    >>> value.low, value.high
+    (48.0, 52.0)
+    """
     number = mean(run.number for run in runs.values())
     if any(run.low is None for run in runs.values()):
         return Value(number, runs=runs, n=len(runs))
@@ -110,6 +132,9 @@ def with_error(runs: Mapping[int, Value]) -> Value:
 def mean_log(values: Sequence[Value]) -> Value | None:
     """Average the logarithms of several positive numbers, over the seeds that all have; None where
     there is no such seed.
+
+    >>> round(mean_log([Value(1.0), Value(100.0)]).number, 3)  # 10 is their geometric mean
+    2.303
     """
     if not all(value.runs for value in values):
         return Value(mean(log(value.number) for value in values))
