@@ -146,7 +146,7 @@ def test_commands_on_artifacts_name_runs(line, conf):
     if verb == "compare":
         artifact, scale, seeds = comparison.requested(words)
         jobs = runs.specs_of_artifacts([artifact], scale, seeds, records=[])
-        assert len(jobs) >= len(artifact.rows["model"]) * len(seeds)
+        assert len(jobs) >= len(artifact.rows[0].dimensions["model"]) * len(seeds)
     elif verb == "run":
         assert of_artifacts(words)[0]
     else:

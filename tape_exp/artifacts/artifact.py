@@ -1,11 +1,11 @@
-"""A table or figure of the paper: ``conf/paper/<name>.yaml``, its runs, and its table.
+"""A table or figure of the paper: ``conf/paper/<name>.yaml``, and the paper's own numbers of it.
 
 The file says which runs are a row (``rows``: the overrides that make them, which are also the keys
-by which their records are found), and what a column measures (``columns``). docs/results.md
-explains every key.
+by which their records are found), and what a column measures (``columns``). Its keys are the fields
+of :class:`Artifact`, :class:`Claim` and the classes in ``specs.py``.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -13,17 +13,22 @@ from typing import Any
 
 import yaml
 
+from tape_exp.artifacts.specs import (
+    ColumnSpec,
+    Figure,
+    RowBlock,
+    block_of,
+    check_keys,
+    column_of,
+    figure_of,
+    part_of,
+)
 from tape_exp.results.statistics import Value
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError, choose, did_you_mean
+from tape_exp.settings.errors import ConfigError, choose
 from tape_exp.settings.plugins import names_in, yaml_of
 
 DEFAULT = {"smoke": None, "small": "a GPU", "paper": "a GPU"}
-COLUMN = {
-    *("metric", "paper", "text", "show", "lead", "unigram"),  # what is in its cells
-    *("each", "where", "rows", "scales", "seeds_of", "digits", "times", "interval", "heading"),
-    "rank",  # which counts in a mean rank, and whether lower or higher is better
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,52 +66,23 @@ class Artifact:
 
     name: str  # of its YAML and of what is rendered
     title: str  # one line, as in the paper's caption
-    # dimension -> its labels, which name configs (``model: [rope, tape]``), or label -> overrides,
-    # or a key of the records that lists them; or a list of such products
-    rows: Any = field(default_factory=dict)
-    columns: dict[str, dict[str, Any]] = field(default_factory=dict)  # heading -> what is in cells
+    rows: list[RowBlock] = field(default_factory=list)
+    columns: dict[str, ColumnSpec] = field(default_factory=dict)  # heading -> what is in its cells
     overrides: list[str] = field(default_factory=list)  # of every run
     at: dict[str, list[str]] = field(default_factory=dict)  # scale -> further ones, of bases too
     values: dict[str, dict[str, str]] = field(default_factory=dict)  # scale -> {name} in overrides
-    claim: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)  # one, or several
+    claims: list[Claim] = field(default_factory=list)  # of the paper; in the YAML ``claim``
     # scale, the smallest first -> what it needs
     scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))
-    place: dict[str, str] = field(default_factory=dict)  # what pages call a scale
+    place: dict[str, str] = field(default_factory=dict)  # scale -> what pages call it
     trainer: str = "gpu"  # for the paper's scale
     caption: str = ""  # what was measured and how; {task.train_length} is a key of its records
-    figures: list[dict[str, Any]] = field(default_factory=list)  # tape_exp.artifacts.figures
-    source: str = ""  # path of the function that makes the table
+    figures: list[Figure] = field(default_factory=list)
+    source: str = ""  # path of the function that makes the table, in the place of the columns
     finish: str = ""  # path of the one that completes it
-    once: bool = False  # whether a row of the same runs as one above is left out
+    once: bool = False  # whether a row of the same runs as those above is left out
     command: str = ""  # what measures it, where that is not ``paper run``
-    provenance: list[str] = field(default_factory=lambda: ["seeds", "scale", "commit"])
-
-    def __post_init__(self) -> None:
-        for claim in self._claims():
-            self._check("the claim", claim, [one.name for one in fields(Claim)])
-            if "text" not in claim or not {"at", "rule"} & claim.keys():
-                raise ConfigError(f"conf/paper/{self.name}.yaml: the claim needs text: and at:.")
-        for heading, column in self.columns.items():
-            self._check(f"column {heading}", column, COLUMN)
-
-    def _check(self, part: str, keys: Iterable[str], known: Collection[str]) -> None:
-        """Raise :class:`ConfigError` where a part of the YAML has a key that nobody reads."""
-        for key in keys:
-            if key not in known:
-                raise ConfigError(
-                    f"conf/paper/{self.name}.yaml: {key} in {part}{did_you_mean(key, known)} "
-                    f"Known: {', '.join(sorted(known))}."
-                )
-
-    def _claims(self) -> list[dict[str, Any]]:
-        """List the claims as the YAML has them; without a list it has one, or none."""
-        every = self.claim if isinstance(self.claim, list) else [self.claim]
-        return [claim for claim in every if claim]
-
-    @property
-    def claims(self) -> list[Claim]:
-        """What the paper claims of it."""
-        return [Claim(**claim) for claim in self._claims()]
+    provenance: list[str] = field(default_factory=lambda: ["seeds", "scale", "commit"])  # columns
 
     @property
     def paper(self) -> dict[str, Any]:
@@ -136,10 +112,57 @@ def load(name: str) -> Artifact:
     path = yaml_of("paper", name)
     assert path is not None  # it is a name
     try:
-        return Artifact(name=name, **yaml_keys(path))
+        return artifact_of(name, yaml_keys(path))
     except (TypeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).replace("Artifact.__init__()", "").split())
         raise ConfigError(f"{path} is no artifact ({reason}).") from error
+
+
+def artifact_of(name: str, keys: Mapping[str, Any]) -> Artifact:
+    """Make an artifact of the keys of its YAML.
+
+    >>> keys = {"title": "Sums", "rows": {"model": ["tape"]}, "columns": {"grid": {"metric": "a"}}}
+    >>> artifact = artifact_of("mine", keys)
+    >>> artifact.rows[0].dimensions, artifact.columns["grid"].metric
+    ({'model': {'tape': ['model=tape']}}, 'a')
+
+    Raises:
+        ConfigError: nobody reads one of the keys.
+    """
+    file = f"conf/paper/{name}.yaml"
+    known = {one.name for one in fields(Artifact)} - {"name", "claims"} | {"claim"}
+    check_keys(keys, known, file, "an artifact")
+    given = dict(keys)
+    claims = one_or_several(given.pop("claim", None))
+    rows = one_or_several(given.pop("rows", None))
+    columns = given.pop("columns", {})
+    figures = given.pop("figures", [])
+    return Artifact(
+        name=name,
+        rows=[block_of(block) for block in rows],
+        columns={heading: column_of(of, file, heading) for heading, of in columns.items()},
+        claims=[claim_of(claim, file) for claim in claims],
+        figures=[figure_of(figure, file) for figure in figures],
+        **given,
+    )
+
+
+def one_or_several(part: Any) -> list[Any]:
+    """List the parts of a key that has one of them, a list of them, or nothing.
+
+    >>> one_or_several({"model": ["tape"]}), one_or_several({}), one_or_several([{"a": 1}])
+    ([{'model': ['tape']}], [], [{'a': 1}])
+    """
+    if not part:
+        return []
+    return part if isinstance(part, list) else [part]
+
+
+def claim_of(keys: Mapping[str, Any], file: str) -> Claim:
+    """Make a claim of its keys."""
+    if "text" not in keys or not {"at", "rule"} & keys.keys():
+        raise ConfigError(f"{file}: the claim needs text: and at:.")
+    return part_of(Claim, keys, file, "the claim")
 
 
 def yaml_keys(path: Path) -> dict[str, Any]:

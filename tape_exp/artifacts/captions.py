@@ -1,66 +1,66 @@
 """What a caption adds by itself: how records differ, what they read, and what marks mean."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tape_exp.artifacts.cells import Cells
 from tape_exp.artifacts.rows import by_outer_labels, once
+from tape_exp.artifacts.specs import LengthsFigure, LossesFigure
 from tape_exp.results.record import Record
 from tape_exp.results.store import commits, varying
 from tape_exp.settings.naming import display_name
 
-if TYPE_CHECKING:
-    from tape_exp.artifacts.cells import Cells
-
 KNOWS_DIGITS = "†"
 
 
-def notes(view: "Cells") -> list[str]:
+def notes(cells: Cells) -> list[str]:
     """List the sentences that only the records can add to a caption."""
-    return [*filter(None, (note(view) for note in NOTES))]
+    return [*filter(None, (note(cells) for note in NOTES))]
 
 
-def two_seeds(view: "Cells") -> str:
+def two_seeds(cells: Cells) -> str:
     """Say what the brackets of two seeds hold."""
-    if 2 not in seed_counts(view):
+    if 2 not in seed_counts(cells):
         return ""
     return "Where there are two seeds, brackets hold the value of each."
 
 
-def tested_rivals(view: "Cells") -> str:
+def tested_rivals(cells: Cells) -> str:
     """Name the rivals of the claims, where these leave out some of the models that are shown."""
-    last = view.dimensions()[-1:]
-    shown = {row.labels[name] for row in view.rows for name in last}
+    last = cells.dimensions()[-1:]
+    shown = {row.labels[name] for row in cells.rows for name in last}
     favourites: list[str] = []
     rivals: list[str] = []
-    for claim in view.artifact.claims:
+    for claim in cells.artifact.claims:
         favourites += claim.better
         rivals += shown if claim.than is None else claim.than
     if not rivals or not shown - {*rivals, *favourites}:
         return ""
     names = [display_name(name) for name in dict.fromkeys(rivals) if name not in favourites]
-    claims = "The claim is" if len(view.artifact.claims) == 1 else "Claims are"
+    claims = "The claim is" if len(cells.artifact.claims) == 1 else "Claims are"
     return f"{claims} tested against {listed(names)} only."
 
 
-def bands(view: "Cells") -> str:
+def bands(cells: Cells) -> str:
     """Say what the bands of a figure of curves are."""
-    kinds = {spec["kind"] for spec in view.artifact.figures}
-    if max(seed_counts(view), default=0) < 2 or not kinds & {"lengths", "losses"}:
+    curves = (LengthsFigure, LossesFigure)
+    has_curves = any(isinstance(figure, curves) for figure in cells.artifact.figures)
+    if not has_curves or max(seed_counts(cells), default=0) < 2:
         return ""
     return "In the figure bands reach from the lowest seed to the highest."
 
 
-def known_digits(view: "Cells") -> str:
+def known_digits(cells: Cells) -> str:
     """Say what the mark at a model says."""
-    if not any(run.get("knows_digits") for run in view.every_run):
+    if not any(run.get("knows_digits") for run in cells.every_run):
         return ""
     return f"{KNOWS_DIGITS} is told which tokens are digits, and is no rival of the others."
 
 
-def replaced_texts(view: "Cells") -> str:
+def replaced_texts(cells: Cells) -> str:
     """Name the corpora that were not there."""
     corpora: set[str] = set()
-    for run in view.every_run:
+    for run in cells.every_run:
         corpora |= {*replaced_corpora(run)}
     if not corpora:
         return ""
@@ -70,41 +70,43 @@ def replaced_texts(view: "Cells") -> str:
     )
 
 
-def different_data(view: "Cells") -> str:
+def different_data(cells: Cells) -> str:
     """Say whether models are compared that read different data, or may have: those of one size."""
     answers = []
-    for rows in by_outer_labels(view.rows).values():
-        answers.append(same_data(once(view.runs(row) for row in rows)))
+    for rows in by_outer_labels(cells.rows).values():
+        answers.append(same_data(once(cells.runs(row) for row in rows)))
     if False in answers:
         return "Models of one seed read different data: they CANNOT BE COMPARED."
-    if None in answers and any("text" in run.config["task"] for run in view.every_run):
+    if None in answers and any("text" in run.config["task"] for run in cells.every_run):
         return "Whether the runs of a seed read the same data is not recorded for all."
     return ""
 
 
-def undeclared_differences(view: "Cells") -> str:
+def undeclared_differences(cells: Cells) -> str:
     """Name the keys in which rows differ, besides those by which the YAML tells them apart."""
-    words = [word for row in view.rows for word in row.words]
-    for column in view.columns:
-        words += column.spec.get("where", [])
-    declared = {word.partition("=")[0] for word in words}
-    differing = varying([*view.all_runs.values()], declared | {"model", "precision"})
+    overrides: list[str] = []
+    for row in cells.rows:
+        overrides += row.overrides
+    for column in cells.columns:
+        overrides += column.spec.where
+    declared = {override.partition("=")[0] for override in overrides}
+    differing = varying([*cells.all_runs.values()], declared | {"model", "precision"})
     texts = [f"{key} ({', '.join(map(str, differing[key]))})" for key in sorted(differing)]
     return f"Rows also differ in {'; '.join(texts)}." if texts else ""
 
 
-def threads(view: "Cells") -> str:
+def threads(cells: Cells) -> str:
     """Name the numbers of threads, where runs had different ones."""
     counts = set()
-    for run in view.every_run:
+    for run in cells.every_run:
         counts.add(run.get("hardware", {}).get("threads"))
     known = sorted(counts - {None})
     return f"The runs had {listed([*map(str, known)])} threads." if len(known) > 1 else ""
 
 
-def dirty_commits(view: "Cells") -> str:
+def dirty_commits(cells: Cells) -> str:
     """Say what the mark at a commit says."""
-    marked = "+" in commits(view.every_run)
+    marked = "+" in commits(cells.every_run)
     return "+ after a commit: uncommitted changes." if marked else ""
 
 
@@ -121,10 +123,10 @@ NOTES = (
 )
 
 
-def seed_counts(view: "Cells") -> list[int]:
+def seed_counts(cells: Cells) -> list[int]:
     """Count the seeds of each row."""
     counts = []
-    for runs in view.all_runs.values():
+    for runs in cells.all_runs.values():
         seeds = {run.seed for run in runs}
         counts.append(len(seeds))
     return counts

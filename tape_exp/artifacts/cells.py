@@ -1,39 +1,20 @@
 """The cells of an artifact at a scale: its rows and columns, the runs of each, and their value."""
 
-import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 from tape_exp.artifacts.artifact import Artifact, paper_value, select
-from tape_exp.artifacts.rows import Row, dimensions_of, fill, label_of, once, rows_of
-from tape_exp.results import statistics
-from tape_exp.results.derived import value_of
+from tape_exp.artifacts.averages import average
+from tape_exp.artifacts.columns import ArtifactColumn, columns_of, has_row
+from tape_exp.artifacts.rows import Row, fill, label_of, once, rows_of
+from tape_exp.artifacts.specs import ColumnSpec, RowBlock
 from tape_exp.results.index import RecordIndex
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value, lead
-from tape_exp.results.tables import Cell, Column, span
-from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
-
-INTERVALS: dict[str, Callable[[Mapping[int, Value]], Value]] = {
-    "seeds": statistics.over_seeds,
-    "samples": statistics.over_samples,
-    "error": statistics.with_error,
-    "count": statistics.over_counts,
-}
-OURS = {"metric", "text", "show"}  # keys of a column that has numbers of our runs
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a column measures: the values of its placeholders for us, and for the paper; None
-    where one of the two has nothing there.
-    """
-
-    ours: dict[str, Any] | None
-    paper: dict[str, Any] | None
+from tape_exp.results.tables import Cell, span
+from tape_exp.settings.errors import ConfigError, did_you_mean
 
 
 class Cells:
@@ -61,6 +42,7 @@ class Cells:
         self._rows = rows
         self._runs_of = runs_of
         self.common = [*artifact.overrides, *artifact.at.get(scale, [])]
+        self.values = artifact.values.get(scale, {})  # of placeholders in overrides
 
     # ---- rows ----
 
@@ -69,49 +51,61 @@ class Cells:
         """Every row: the product of the dimensions."""
         if self._rows is not None:
             return [*self._rows]
-        values = self.artifact.values.get(self.scale, {})
         rows: list[Row] = []
         for block in self.blocks():
-            rows += rows_of(block, values, self.lookup)
+            rows += rows_of(block, self.values, self.lookup)
         return rows
 
-    def blocks(self) -> list[dict[str, Any]]:
-        """List the products of dimensions that rows are of, at this scale."""
-        rows = self.artifact.rows
-        blocks = rows if isinstance(rows, list) else [rows]
-        return [block for block in blocks if self.scale in block.get("scales", [self.scale])]
+    def blocks(self) -> list[RowBlock]:
+        """List the blocks of rows at this scale."""
+        every = self.artifact.rows
+        return [block for block in every if not block.scales or self.scale in block.scales]
 
     def dimensions(self) -> list[str]:
-        """Name the dimensions, which are the first columns."""
-        return dimensions_of(self.blocks()[0])
+        """Name the dimensions, which are the first columns; the last is the model or method."""
+        blocks = self.blocks()
+        return [*blocks[0].dimensions] if blocks else []
 
     # ---- columns ----
 
     @cached_property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[ArtifactColumn]:
         """Every column, in order; a pair of them where the paper has numbers too."""
         columns = []
         for template, spec in self.artifact.columns.items():
-            if self.scale in spec.get("scales", [self.scale]):
+            if not spec.scales or self.scale in spec.scales:
                 columns += self._columns_of(template, spec)
         return columns
 
-    def _columns_of(self, template: str, spec: dict[str, Any]) -> list[Column]:
+    def _columns_of(self, template: str, spec: ColumnSpec) -> list[ArtifactColumn]:
         """Make those of a key of the YAML."""
-        columns = []
-        for place in self._places(spec):
-            if place.paper is not None and "paper" in spec:
-                columns.append(Column(template, spec, "paper", place.paper))
-            if place.ours is not None and OURS & spec.keys():
-                columns.append(Column(template, spec, "ours", place.ours))
-        return columns
+        values = {name: self._values(listed, spec) for name, listed in spec.each.items()}
+        return columns_of(template, spec, values, self.artifact.paper.get("lengths", ()))
+
+    def _values(self, listed: Any, spec: ColumnSpec) -> list[Any]:
+        """Return the values of a placeholder: those that are listed, or what the runs of all rows
+        of the column have at a key, a list or a single value: numbers in ascending order, others
+        in order of appearance.
+        """
+        if not isinstance(listed, str):
+            return list(listed)
+        values: list[Any] = []
+        for row in self.rows:
+            if not has_row(spec, row):
+                continue
+            for found in self.lookup(listed, self._runs_with(row, spec.where)):
+                several = found if isinstance(found, list) else [found]
+                values += [value for value in several if value not in values]
+        if all(isinstance(value, int | float) for value in values):
+            values.sort()
+        return values or [None]
 
     @cached_property
-    def our_columns(self) -> list[Column]:
+    def our_columns(self) -> list[ArtifactColumn]:
         """Those with numbers of our runs."""
         return [column for column in self.columns if column.who == "ours"]
 
-    def columns_named(self, name: str) -> list[Column]:
+    def columns_named(self, name: str) -> list[ArtifactColumn]:
         """Find the columns of a key of the YAML, ``{who} {n}``, or the one that it makes, ``ours
         512``; none where they are of other scales.
 
@@ -131,60 +125,23 @@ class Cells:
             )
         return []
 
-    def _places(self, spec: dict[str, Any]) -> list[Place]:
-        """List every place of a column: the product of what its placeholders stand for.
-
-        The lengths that ``each: {n: task.test_lengths}`` reads from our records stand beside the
-        paper's own.
-        """
-        each = spec.get("each", {})
-        values = [self._values(listed, spec) for listed in each.values()]
-        lengths = self.artifact.paper.get("lengths") if "paper" in spec else None
-        if lengths and len(each) == 1 and values != [[None]]:
-            ((name, listed),) = each.items()
-            if isinstance(listed, str):
-                return lengths_from_longest(name, values[0], lengths)
-        places = []
-        for combination in itertools.product(*values):
-            at = dict(zip(each, combination, strict=True))
-            places.append(Place(at, at))
-        return places
-
-    def _values(self, listed: Any, spec: dict[str, Any]) -> list[Any]:
-        """Return the values of a placeholder: those that are listed, or what the runs of all rows
-        of the column have at a key, a list or a single value: numbers in ascending order, others
-        in order of appearance.
-        """
-        if not isinstance(listed, str):
-            return list(listed)
-        values: list[Any] = []
-        for row in self.rows:
-            if not has_row(spec, row):
-                continue
-            for found in self.lookup(listed, self.runs_with(row, spec.get("where", []))):
-                several = found if isinstance(found, list) else [found]
-                values += [value for value in several if value not in values]
-        if all(isinstance(value, int | float) for value in values):
-            values.sort()
-        return values or [None]
-
     # ---- the runs of a cell ----
 
-    def words(self, row: Row, column: Column | None = None) -> tuple[str, ...]:
+    def overrides(self, row: Row, column: ArtifactColumn | None = None) -> tuple[str, ...]:
         """List the overrides of the runs of a cell, the scale among them."""
         further: list[str] = []
         if column:
-            values = self.artifact.values.get(self.scale, {}) | column.at | row.labels
-            further = [fill(word, values) for word in column.spec.get("where", [])]
-        return self._words_with(row, further)
+            values = self.values | column.at | row.labels
+            further = [fill(override, values) for override in column.spec.where]
+        return self._overrides_with(row, further)
 
-    def _words_with(self, row: Row, further: Sequence[str]) -> tuple[str, ...]:
-        words = [*self.common, *row.words, *further]
-        if not names_scale(words):
-            words.append(f"scale={self.scale}")
-        return tuple(words)
+    def _overrides_with(self, row: Row, further: Sequence[str]) -> tuple[str, ...]:
+        overrides = [*self.common, *row.overrides, *further]
+        if not names_scale(overrides):
+            overrides.append(f"scale={self.scale}")
+        return tuple(overrides)
 
-    def runs(self, row: Row, column: Column | None = None) -> list[Record]:
+    def runs(self, row: Row, column: ArtifactColumn | None = None) -> list[Record]:
         """Find the newest record of each seed of a cell, up to as many as its row says; without a
         column those of its row.
         """
@@ -192,14 +149,14 @@ class Cells:
             return self._runs_of(row)
         if column is None and self.our_columns:
             return once(self.runs(row, ours) for ours in self.our_columns)
-        runs = self.index.of_experiment(self.words(row, column))
+        runs = self.index.of_experiment(self.overrides(row, column))
         return [run for run in runs if row.seeds is None or run.seed < row.seeds]
 
-    def runs_with(self, row: Row, words: Sequence[str]) -> list[Record]:
+    def _runs_with(self, row: Row, further: Sequence[str]) -> list[Record]:
         """Find the runs of a row with further overrides, those of a column still to be made."""
         if self._runs_of is not None:
             return self._runs_of(row)
-        return self.index.of_experiment(self._words_with(row, words))
+        return self.index.of_experiment(self._overrides_with(row, further))
 
     @cached_property
     def all_runs(self) -> dict[str, list[Record]]:
@@ -216,78 +173,66 @@ class Cells:
         """The runs of all rows, each once."""
         return once(self.all_runs.values())
 
+    # ---- the value of a cell ----
+
+    def cell(self, row: Row, column: ArtifactColumn) -> Cell:
+        """Say what is in a cell: a value, a text, or None where nothing is known."""
+        spec = column.spec
+        if not column.has(row):
+            return None
+        if column.who == "paper":
+            return paper_value(self.artifact.paper, fill(spec.paper, column.at | row.labels))
+        if spec.text:
+            return spec.text.get(row.labels[self.dimensions()[-1]], "")
+        if spec.show:
+            runs = self.runs(row, column)
+            return self.filled(spec.show, runs) if runs else None
+        if spec.lead:
+            return self._lead(row, column)
+        return self.measured(row, column)
+
+    def measured(self, row: Row, column: ArtifactColumn, interval: str = "") -> Value | None:
+        """Average the metric of a column over the runs of a row, with the interval that the column
+        asks for, or another.
+        """
+        runs = self.runs(row, column)
+        spec = column.spec
+        return average(runs, column.metric_of(row), interval or spec.interval, spec.times)
+
+    def _lead(self, row: Row, column: ArtifactColumn) -> Value | str | None:
+        """Compute the paired difference from the row of another model; empty in that row itself."""
+        spec = column.spec.lead
+        assert spec is not None  # the column is one of leads
+        last = self.dimensions()[-1]
+        model = row.labels[last]
+        rival = fill(spec.over, column.at)
+        if model == rival or (spec.of and model not in spec.of):
+            return ""
+        labels = row.labels | {last: rival}
+        for other in self.rows:
+            if other.labels == labels:
+                ours = self.measured(row, column)
+                theirs = self.measured(other, column)
+                return lead(ours, theirs) if ours and theirs else None
+        return None
+
+    # ---- texts with values of records ----
+
     def lookup(self, key: str, runs: Sequence[Record] | None = None) -> list[Any]:
         """List what runs, by default all that there are, have at a key of their config, among their
         metrics or as a fact of the record, each value once.
         """
         if runs is None:
-            words = [*self.common]
-            if not names_scale(words) and self.scale != "ladder":
-                words.append(f"scale={self.scale}")
-            runs = self.index.fitting(words)
+            overrides = [*self.common]
+            if not names_scale(overrides) and self.scale != "ladder":
+                overrides.append(f"scale={self.scale}")
+            runs = self.index.fitting(overrides)
         values: list[Any] = []
         for run in runs:
             value = fact_of(run, key)
             if value is not None and value not in values:
                 values.append(value)
         return values
-
-    # ---- the value of a cell ----
-
-    def cell(self, row: Row, column: Column) -> Cell:
-        """Say what is in a cell: a value, a text, or None where nothing is known."""
-        spec = column.spec
-        values = column.at | row.labels
-        if not has_row(spec, row):
-            return None
-        if column.who == "paper":
-            return paper_value(self.artifact.paper, fill(spec["paper"], values))
-        if "text" in spec:
-            return spec["text"].get(row.labels[self.dimensions()[-1]], "")
-        runs = self.runs(row, column)
-        if "show" in spec:
-            return self.filled(spec["show"], runs) if runs else None
-        if "lead" in spec:
-            return self._lead(row, column)
-        return self.measured(runs, fill(spec["metric"], values), spec)
-
-    def measured(
-        self, runs: Sequence[Record], metric: str, spec: Mapping[str, Any], interval: str = ""
-    ) -> Value | None:
-        """Average a metric over runs, with the interval that the column asks for."""
-        values = {}
-        for run in runs:
-            value = value_of(run.metrics, metric)
-            if value is not None:
-                values[run.seed] = value
-        if not values:
-            return None
-        kind = interval or spec.get("interval", "seeds")
-        if kind == "trials":
-            mean = statistics.over_trials(values, trials_of(runs[0].config["task"], metric))
-        else:
-            one_of("interval", kind, ("trials", *INTERVALS))
-            mean = INTERVALS[kind](values)
-        return mean.times(spec.get("times", 1))
-
-    def _lead(self, row: Row, column: Column) -> Value | str | None:
-        """Compute the paired difference from the row of another model; empty in that row itself."""
-        spec = column.spec
-        last = self.dimensions()[-1]
-        model = row.labels[last]
-        rival = fill(spec["lead"]["over"], column.at)
-        if model == rival or model not in spec["lead"].get("of", [model]):
-            return ""
-        labels = row.labels | {last: rival}
-        rivals_row = next((other for other in self.rows if other.labels == labels), None)
-        if rivals_row is None:
-            return None
-        metric = fill(spec["metric"], column.at | row.labels)
-        ours = self.measured(self.runs(row, column), metric, spec)
-        theirs = self.measured(self.runs(rivals_row, column), metric, spec)
-        return lead(ours, theirs) if ours and theirs else None
-
-    # ---- texts with values of records ----
 
     def filled(self, text: str, runs: Sequence[Record] | None = None) -> str:
         """Fill in the values of keys in braces: several are listed, numbers as a range; none where
@@ -301,41 +246,12 @@ class Cells:
             return self.artifact.place.get(self.scale) or self.scale
         if key.startswith("paper."):
             return str(select(self.artifact.paper, key.removeprefix("paper.")))
-        values = self.lookup(key, runs)
-        if values and all(isinstance(value, int | float) for value in values):
-            return span(f"{min(values):{form}}", f"{max(values):{form}}")
-        texts = []
-        for value in values:
-            texts.append(", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        return " or ".join(texts) or "none"
+        return text_of(self.lookup(key, runs), form)
 
 
-def lengths_from_longest(name: str, ours: Sequence[Any], paper: Sequence[Any]) -> list[Place]:
-    """Pair our lengths and the paper's own as values of a placeholder, the longest beside the
-    longest: 64 without a number of the paper, then 128 beside 1,024.
-
-    >>> for place in lengths_from_longest("n", [64, 128], [1024]):
-    ...     print(place.ours, place.paper)
-    {'n': 64} None
-    {'n': 128} {'n': 1024}
-    """
-    places = []
-    for length, papers_length in itertools.zip_longest(reversed(ours), reversed(paper)):
-        at = None if length is None else {name: length}
-        papers_at = None if papers_length is None else {name: papers_length}
-        places.append(Place(at, papers_at))
-    return places[::-1]
-
-
-def names_scale(words: Sequence[str]) -> bool:
+def names_scale(overrides: Sequence[str]) -> bool:
     """Say whether one of the overrides is ``scale=``."""
-    return any(word.startswith("scale=") for word in words)
-
-
-def has_row(spec: Mapping[str, Any], row: Row) -> bool:
-    """Say whether a column has a cell in a row: ``rows: {size: [5 digits]}`` leaves out others."""
-    limits = spec.get("rows", {})
-    return all(row.labels[name] in labels for name, labels in limits.items())
+    return any(override.startswith("scale=") for override in overrides)
 
 
 def fact_of(run: Record, key: str) -> Any:
@@ -346,12 +262,15 @@ def fact_of(run: Record, key: str) -> Any:
     return None
 
 
-def trials_of(task: Mapping[str, Any], metric: str) -> int:
-    """Return how many trials a metric of a recorded ``task`` is of: all have as many, or
-    ``passkey/accuracy@512`` those of its length.
+def text_of(values: Sequence[Any], form: str = "") -> str:
+    """Write the values that runs have at a key: numbers as a range, others one after another.
+
+    >>> text_of([300, 200]), text_of(["auto", "32-true"]), text_of([[64, 128]]), text_of([])
+    ('200 to 300', 'auto or 32-true', '64, 128', 'none')
     """
-    trials = task["trials"]
-    if isinstance(trials, int):
-        return trials
-    by_length = dict(zip(task["lengths"], trials, strict=True))
-    return by_length[int(metric.rpartition("@")[2])]
+    if values and all(isinstance(value, int | float) for value in values):
+        return span(f"{min(values):{form}}", f"{max(values):{form}}")
+    texts = []
+    for value in values:
+        texts.append(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    return " or ".join(texts) or "none"

@@ -2,13 +2,20 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tape_exp.artifacts.artifact import Artifact
+from tape_exp.artifacts.specs import (
+    ColumnSpec,
+    GridsFigure,
+    LengthsFigure,
+    LossesFigure,
+    RowBlock,
+)
 from tape_exp.artifacts.view import View
 from tape_exp.experiments.grid import (
     axes,
@@ -27,6 +34,8 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title
 
+COMMAND = "tape-exp compare"
+
 
 def requested(
     words: Sequence[str], name: str = "", metrics: Sequence[str] = ()
@@ -42,9 +51,9 @@ def requested(
     several, extra = axes(others)
     models = settings["model"]
     (task,) = settings["task"]
-    rows = {}
+    dimensions = {}
     for key, values in [*several.items(), ("model", models)]:
-        rows[key] = {value: [f"{key}={value}"] for value in values}
+        dimensions[key] = {value: [f"{key}={value}"] for value in values}
     measuring = " ".join(without_places(extra))
     keys = f", with {measuring}" if measuring else ""
     facts = {"name": task}
@@ -54,17 +63,17 @@ def requested(
     measured = f"seed {seeds[0]}" if len(seeds) == 1 else "mean over seeds"
     if len(seeds) > 2:  # the caption of two seeds says by itself what brackets hold
         measured += " ± its 95 % interval"
-    columns = {metric: {"metric": metric} for metric in map(as_shown, metrics)}
+    columns = {metric: ColumnSpec(metric=metric) for metric in map(as_shown, metrics)}
     options = [f"--metrics={','.join(metrics)}"] if metrics else []
     artifact = Artifact(
         name=name or f"compare_{task}",
         title=f"{', '.join(map(display_name, models))} on {task_title(facts)}",
-        rows=rows,
+        rows=[RowBlock(dimensions)],
         overrides=[f"task={task}", *extra],
         columns=columns,
         caption=f"Task {task} at scale {{scale}}{keys}; {measured}.",
-        figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
-        command=f"tape-exp compare {shlex.join([*words, *options])}",
+        figures=[LengthsFigure(), GridsFigure(), LossesFigure()],
+        command=f"{COMMAND} {shlex.join([*words, *options])}",
         scales={scale: None},
     )
     return artifact, scale, seeds
@@ -92,7 +101,7 @@ def view_of(
     for row in view.rows:
         row = replace(row, seeds=None)
         rows.append(row)
-        runs += view.index.of_experiment(view.words(row))
+        runs += view.index.of_experiment(view.overrides(row))
     metrics = metrics_of(artifact, runs)
     shown = metrics if every or artifact.columns else main_results(metrics)
     columns = {metric: column(metric, runs) for metric in shown}
@@ -122,20 +131,20 @@ def check_columns(view: View) -> None:
     if missing:
         from tape_exp.training.from_config import blank_parts  # imports torch
 
-        _, task = blank_parts(compose_config(view.words(view.rows[0])))
+        _, task = blank_parts(compose_config(view.overrides(view.rows[0])))
         for metric in missing:
             check_metric(metric, [*map(as_shown, task.announced())], DERIVED)
 
 
-def column(metric: str, runs: Sequence[Record]) -> dict[str, Any]:
+def column(metric: str, runs: Sequence[Record]) -> ColumnSpec:
     """Show a metric in a column: two decimals of percent and perplexities, more if small."""
     largest = max((abs(run.metrics.get(metric, 0.0)) for run in runs), default=0.0)
     small = 0 < largest < (1 if metric.endswith("loss") else 0.1)
-    return {"metric": metric, "digits": 4 if small else 2}
+    return ColumnSpec(metric=metric, digits=4 if small else 2)
 
 
 def description_of(name: str, into: Path) -> Path:
-    """Name the YAML from which the site shows the comparison of a name again."""
+    """Name the file that describes the comparison of a name."""
     return into / "tables" / f"{name}.yaml"
 
 
@@ -150,41 +159,39 @@ def free_name(artifact: Artifact, into: Path, given: str = "") -> str:
     name = artifact.name
     number = 1
     while (description := description_of(name, into)).exists():
-        old = yaml.safe_load(description.read_text(encoding="utf-8"))
-        if signature(old) == signature(asdict(artifact)):
+        old = described(description)
+        if old is not None and signature(old) == signature(artifact):
             break
         number += 1
         name = f"{artifact.name}_{number}"
         if given:
+            other = f"`{old.command}`" if old else "another comparison"
             raise ConfigError(
-                f"--name={given} is the name of `{old.get('command')}`; name this comparison "
+                f"--name={given} is the name of {other}; name this comparison "
                 f"otherwise, as in --name={name}, or remove {description}."
             )
     return name
 
 
-def signature(fields: dict[str, Any]) -> tuple[Any, ...]:
+def signature(artifact: Artifact) -> tuple[Any, ...]:
     """Say what makes two comparisons one: their rows, what their runs compute at which scale and in
     which precision, and their columns.
     """
-    words = shlex.split(fields.get("command", ""))
-    metrics = [word for word in words if word.startswith(("metrics=", "--metrics="))]
-    overrides = fields.get("overrides", [])
+    overrides = artifact.overrides
     precision = [word for word in overrides if word.startswith("trainer.precision=")]
-    computed = [*without_places(overrides), *precision, *fields.get("scales", ())]
-    return fields.get("rows"), computed, metrics
+    computed = [*without_places(overrides), *precision]
+    return artifact.rows, computed, [*artifact.scales], [*artifact.columns]
 
 
 def write(artifact: Artifact, view: View, into: Path) -> list[Path]:
-    """Write the table and the figures of a view, and a YAML of the comparison, from which the site
-    shows them again.
+    """Write the table and the figures of a view, and the description from which the site shows them
+    again.
     """
     stem = f"{artifact.name}-{view.scale}"
     table = view.table
     assert table is not None  # of what is recorded
     path = into / "tables" / f"{stem}.csv"
-    fields = {key: value for key, value in asdict(artifact).items() if value and key != "name"}
-    write_atomically(description_of(artifact.name, into), yaml.safe_dump(fields, sort_keys=False))
+    describe(artifact, into)
     if not path.exists() or path.read_text(encoding="utf-8") != table.csv():
         from tape_exp.artifacts.figures import figures  # imports matplotlib
 
@@ -194,13 +201,34 @@ def write(artifact: Artifact, view: View, into: Path) -> list[Path]:
     return [path, *sorted((into / "figures").glob(f"{stem}*.svg"))]
 
 
+def describe(artifact: Artifact, into: Path) -> None:
+    """Write the description of a comparison: a YAML with the command that makes it."""
+    text = yaml.safe_dump({"command": artifact.command}, width=1000)
+    write_atomically(description_of(artifact.name, into), text)
+
+
+def described(path: Path) -> Artifact | None:
+    """Read the comparison of a description; None, after a warning, where its command is one of
+    another version.
+    """
+    command = yaml.safe_load(path.read_text(encoding="utf-8")).get("command", "")
+    words = []
+    metrics: list[str] = []
+    for word in shlex.split(command.removeprefix(COMMAND)):
+        key, _, value = word.removeprefix("--").partition("=")
+        if key == "metrics":
+            metrics = value.split(",")
+        else:
+            words.append(word)
+    try:
+        artifact, *_ = requested(words, path.stem, metrics)
+    except ConfigError:
+        warn(f"{path} is of another version; the same comparison, made again, replaces it.")
+        return None
+    return artifact
+
+
 def saved(folder: Path) -> list[Artifact]:
     """Read the comparisons that were left in a folder."""
-    artifacts = []
-    for path in sorted(folder.glob("*.yaml")):
-        try:
-            fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-            artifacts.append(Artifact(name=path.stem, **fields))
-        except TypeError:
-            warn(f"{path} is of another version; the same comparison, made again, replaces it.")
-    return artifacts
+    artifacts = [described(path) for path in sorted(folder.glob("*.yaml"))]
+    return [artifact for artifact in artifacts if artifact is not None]

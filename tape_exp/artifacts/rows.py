@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tape_exp.artifacts.specs import RowBlock
 from tape_exp.results.record import Record
 
 
@@ -14,61 +15,49 @@ class Row:
     """A row of the table."""
 
     labels: dict[str, str]
-    words: list[str]  # the overrides of its runs
+    overrides: list[str]  # of its runs
     seeds: int | None = None  # how many these have; None: as many as are asked for
 
 
 def rows_of(
-    block: Mapping[str, Any],
+    block: RowBlock,
     values: Mapping[str, Any],
     listed: Callable[[str], list[Any]],
 ) -> list[Row]:
     """Multiply the dimensions of a block into rows, the last dimension varying first.
 
     Args:
-        block: dimension -> its labels, as the YAML has them.
         values: what placeholders in overrides stand for.
         listed: the values that records have at a key.
 
-    >>> block = {"size": {"5 digits": ["scale=digits5"]}, "model": ["rope", "tape"]}
+    >>> from tape_exp.artifacts.specs import block_of
+    >>> block = block_of({"size": {"5 digits": ["scale=digits5"]}, "model": ["rope", "tape"]})
     >>> for row in rows_of(block, {}, lambda key: []):
-    ...     print(row.labels, row.words)
+    ...     print(row.labels, row.overrides)
     {'size': '5 digits', 'model': 'rope'} ['scale=digits5', 'model=rope']
     {'size': '5 digits', 'model': 'tape'} ['scale=digits5', 'model=tape']
     """
-    rows = [Row({}, [], block.get("seeds"))]
-    for name in dimensions_of(block):
-        labels = overrides_by_label(name, block[name], listed)
+    rows = [Row({}, [], block.seeds)]
+    for name, labels in block.dimensions.items():
+        if isinstance(labels, str):
+            labels = labels_of_records(listed(labels))
         longer = []
         for row, (label, overrides) in itertools.product(rows, labels.items()):
-            words = [fill(word, values) for word in overrides]
-            longer.append(Row({**row.labels, name: label}, [*row.words, *words], row.seeds))
+            filled = [fill(override, values) for override in overrides]
+            longer.append(Row({**row.labels, name: label}, [*row.overrides, *filled], row.seeds))
         rows = longer
     return rows
 
 
-def overrides_by_label(
-    name: str, labels: Any, listed: Callable[[str], list[Any]]
-) -> dict[str, list[str]]:
-    """Map each label of a dimension to its overrides: the labels are names of configs, or keys of a
-    mapping, or what records list at a key.
+def labels_of_records(found: Sequence[Any]) -> dict[str, list[str]]:
+    """Turn the first list that records have at a key into labels without overrides; where there is
+    none, one empty label holds the place.
 
-    >>> overrides_by_label("model", ["rope"], lambda key: [])
-    {'rope': ['model=rope']}
-    >>> overrides_by_label("layer", "task.layers", lambda key: [[0, 1]])
-    {'0': [], '1': []}
+    >>> labels_of_records([[0, 1]]), labels_of_records([])
+    ({'0': [], '1': []}, {'': []})
     """
-    if isinstance(labels, str):
-        found = next(iter(listed(labels)), [""])
-        return {str(label): [] for label in found}
-    if isinstance(labels, list):
-        return {str(label): [f"{name}={label}"] for label in labels}
-    return {str(label): list(words or ()) for label, words in labels.items()}
-
-
-def dimensions_of(block: Mapping[str, Any]) -> list[str]:
-    """Name the dimensions of a product of rows."""
-    return [name for name in block if name not in ("seeds", "scales")]
+    labels = found[0] if found else [""]
+    return {str(label): [] for label in labels}
 
 
 def label_of(row: Row) -> str:
@@ -79,8 +68,10 @@ def label_of(row: Row) -> str:
 def by_outer_labels(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
     """Group rows by their labels of all dimensions but the last: those of a group are compared.
 
+    >>> from tape_exp.artifacts.specs import block_of
     >>> sizes = {"five": ["scale=digits5"], "eight": ["scale=digits8"]}
-    >>> rows = rows_of({"size": sizes, "model": ["rope", "tape"]}, {}, lambda key: [])
+    >>> block = block_of({"size": sizes, "model": ["rope", "tape"]})
+    >>> rows = rows_of(block, {}, lambda key: [])
     >>> {labels: len(group) for labels, group in by_outer_labels(rows).items()}
     {('five',): 2, ('eight',): 2}
     """

@@ -7,20 +7,31 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from tape_exp.artifacts.artifact import Artifact
-from tape_exp.artifacts.cells import Cells, has_row
-from tape_exp.artifacts.rows import fill, label_of
+from tape_exp.artifacts.cells import Cells
+from tape_exp.artifacts.columns import ArtifactColumn
+from tape_exp.artifacts.rows import Row, label_of
 from tape_exp.experiments.bases import add_with_bases
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.results.index import RecordIndex
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
 from tape_exp.results.store import read_records
-from tape_exp.results.tables import Column
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean, warn
 from tape_exp.settings.plugins import changed_sources
 
 log = logging.getLogger("tape_exp")
+
+
+@dataclass
+class ArtifactRun:
+    """A run that cells of an artifact show."""
+
+    artifact: Artifact
+    label: str  # as lists name it: ``tape 5 digits``
+    overrides: Sequence[str]  # but for the seed
+    seed: int
+    metrics: dict[str, str] = field(default_factory=dict)  # as those of a RunSpec
 
 
 def specs_of_artifacts(
@@ -37,31 +48,25 @@ def specs_of_artifacts(
     """
     records = read_records() if records is None else records
     index = RecordIndex(records)
-    views = [Cells(artifact, scale, index) for artifact in artifacts]
-    every: list[tuple[Cells, int, ArtifactRun]] = []
-    for seed, view in itertools.product(seeds, views):
-        every += [(view, seed, run) for run in runs_at(view, seed)]
-    check_patterns(only, [run.label for _, _, run in every])
+    every: list[ArtifactRun] = []
+    for seed, artifact in itertools.product(seeds, artifacts):
+        every += runs_at(Cells(artifact, scale, index), seed)
+    check_patterns(only, [run.label for run in every])
     specs: dict[str, RunSpec] = {}
     shown: list[Record] = []
     asked_of_others = set[str]()  # metrics of columns that runs fill which are not to be made
-    for view, seed, run in every:
+    for run in every:
         if only and not any(fnmatchcase(run.label, pattern) for pattern in only):
             asked_of_others |= run.metrics.keys()
             continue
         overrides = [*run.overrides, *extra]
-        known = None if where(overrides).get("rerun") else index.of_seed(overrides, seed)
+        known = None if where(overrides).get("rerun") else index.of_seed(overrides, run.seed)
         if known:
             shown.append(known)
         if known and not recorded:
             asked_of_others |= run.metrics.keys()
             continue
-        overrides.append(f"seed={seed}")
-        title = f"{view.artifact.name}: {run.label}, scale {scale}, seed {seed}"
-        spec = RunSpec(overrides, compose_config(overrides), title, recorded=bool(known))
-        spec.results = view.artifact.results
-        spec.metrics = run.metrics
-        add_with_bases(specs, spec)
+        add_with_bases(specs, spec_of(run, scale, overrides, recorded=bool(known)))
     for spec in specs.values():
         for asked in asked_of_others & spec.metrics.keys():
             del spec.metrics[asked]
@@ -69,6 +74,16 @@ def specs_of_artifacts(
         log.info("runs that are recorded: %d.", len(shown))
         tell_other_sources(shown)
     return [*specs.values()]
+
+
+def spec_of(run: ArtifactRun, scale: str, overrides: Sequence[str], recorded: bool) -> RunSpec:
+    """Say what makes a run of an artifact, by its own overrides and further ones."""
+    with_seed = [*overrides, f"seed={run.seed}"]
+    title = f"{run.artifact.name}: {run.label}, scale {scale}, seed {run.seed}"
+    spec = RunSpec(with_seed, compose_config(with_seed), title, recorded=recorded)
+    spec.results = run.artifact.results
+    spec.metrics = run.metrics
+    return spec
 
 
 def check_patterns(only: Sequence[str], labels: Sequence[str]) -> None:
@@ -98,52 +113,63 @@ def tell_other_sources(records: Sequence[Record]) -> None:
         )
 
 
-@dataclass
-class ArtifactRun:
-    """A run of an artifact, whatever its seed."""
-
-    label: str
-    overrides: Sequence[str]
-    metrics: dict[str, str] = field(default_factory=dict)  # as those of a spec
-
-
-def runs_at(view: Cells, seed: int) -> list[ArtifactRun]:
-    """List every run of an artifact at a seed, once."""
+def runs_at(cells: Cells, seed: int) -> list[ArtifactRun]:
+    """List every run of an artifact at a seed, once, with the metrics that its columns show."""
     runs: dict[Sequence[str], ArtifactRun] = {}
-    columns: list[Column | None] = [column for column in view.columns if column.who == "ours"]
-    for row, column in itertools.product(view.rows, columns or [None]):
-        spec = column.spec if column else {}
-        if column and not has_row(spec, row):
+    columns: list[ArtifactColumn | None] = [*cells.our_columns]
+    for row, column in itertools.product(cells.rows, columns or [None]):
+        if column and not column.has(row):
             continue
-        seeds_of = spec.get("seeds_of")
-        further = seeds_of is None or row.labels[view.dimensions()[-1]] in seeds_of
-        beyond = seed >= row.seeds if row.seeds is not None else seed > 0 and not further
-        words = view.words(row, column)
-        if beyond:
+        if not has_seed(seed, row, column):
             continue
+        overrides = cells.overrides(row, column)
         label = " ".join([label_of(row), *places_of(column)])
-        run = runs.setdefault(words, ArtifactRun(label, words))
-        known = row.labels | (column.at if column else {})
-        if "metric" in spec and not {None, ""} & {*known.values()}:  # else records will tell
-            run.metrics[spec["metric"]] = fill(spec["metric"], known)
+        run = runs.setdefault(overrides, ArtifactRun(cells.artifact, label, overrides, seed))
+        if column and column.spec.metric and all_known(row, column):
+            run.metrics[column.spec.metric] = column.metric_of(row)
     return [*runs.values()]
 
 
-def places_of(column: Column | None) -> list[str]:
+def has_seed(seed: int, row: Row, column: ArtifactColumn | None) -> bool:
+    """Say whether a cell is run with a seed: its row may have a number of seeds, and its column may
+    name the models that have more than the first.
+
+    >>> tape = Row({"model": "tape"}, [], seeds=2)
+    >>> has_seed(1, tape, None), has_seed(2, tape, None)
+    (True, False)
+    """
+    if row.seeds is not None:
+        return seed < row.seeds
+    if seed == 0 or column is None or column.spec.seeds_of is None:
+        return True
+    *_, model = row.labels.values()
+    return model in column.spec.seeds_of
+
+
+def all_known(row: Row, column: ArtifactColumn) -> bool:
+    """Say whether a cell has all that its metric is named after; else records will tell."""
+    values = [*row.labels.values(), *column.at.values()]
+    return None not in values and "" not in values
+
+
+def places_of(column: ArtifactColumn | None) -> list[str]:
     """Say what tells the runs of a column apart from those of others: the values of the
     placeholders in its overrides, or else its name; nothing of a column that has no runs of its
     own.
 
-    >>> places_of(Column("ours {d}", {"where": ["task.dataset={d}"]}, "ours", {"d": "qmsum"}))
+    >>> from tape_exp.artifacts.specs import ColumnSpec
+    >>> spec = ColumnSpec(where=["task.dataset={d}"])
+    >>> places_of(ArtifactColumn("ours {d}", "ours", {"d": "qmsum"}, spec=spec))
     ['qmsum']
-    >>> places_of(Column("{who} PG-19 {n}", {"where": ["task=pg19"]}, "ours", {"n": 512}))
+    >>> spec = ColumnSpec(where=["task=pg19"])
+    >>> places_of(ArtifactColumn("{who} PG-19 {n}", "ours", {"n": 512}, spec=spec))
     ['PG-19 512']
     """
-    where = column.spec.get("where") if column else None
-    if column is None or not where:
+    if column is None or not column.spec.where:
         return []
+    overrides = " ".join(column.spec.where)
     values = []
     for name, value in column.at.items():
-        if f"{{{name}}}" in " ".join(where) and value is not None:
+        if f"{{{name}}}" in overrides and value is not None:
             values.append(str(value))
     return values or [column.name.removeprefix("ours ")]

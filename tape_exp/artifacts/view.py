@@ -1,12 +1,11 @@
 """The table of an artifact at a scale."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from tape_exp.artifacts.captions import KNOWS_DIGITS, notes
 from tape_exp.artifacts.cells import Cells
-from tape_exp.artifacts.rows import Row, fill
+from tape_exp.artifacts.rows import Row
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value
 from tape_exp.results.store import commits
@@ -16,7 +15,7 @@ from tape_exp.settings.errors import warn
 
 
 class View(Cells):
-    """An artifact at a scale, with its table."""
+    """An artifact at a scale, as pages show it: its cells, and the table that they make."""
 
     @cached_property
     def table(self) -> Table | None:
@@ -44,35 +43,22 @@ class View(Cells):
             return
         for column in self.our_columns:
             name = column.name
-            if "metric" in column.spec and not any(row.get(name) for row in self.table.rows):
+            if column.spec.metric and not any(row.get(name) for row in self.table.rows):
                 warn(f"{self.artifact.name}: no run has what column {name} shows.")
 
     def _table_rows(self) -> list[dict[str, Cell]]:
         rows: list[dict[str, Cell]] = []
         shown: set[str] = set()  # names of runs
-        for group in self._groups():
-            for row in group:
-                runs = {run.name for run in self.runs(row)}
-                if self.artifact.once and runs <= shown:
-                    continue
-                shown |= runs
-                cells = self._row(row)
-                if runs and not any(cells[column.name] for column in self.our_columns):
-                    continue  # of a label that these runs do not have, such as a deeper layer
-                rows.append(cells)
-            unigram = self._unigram_row(group)
-            if unigram:
-                rows.append(unigram)
+        for row in self.rows:
+            runs = {run.name for run in self.runs(row)}
+            if self.artifact.once and runs <= shown:
+                continue
+            shown |= runs
+            cells = self._row(row)
+            if runs and not any(cells[column.name] for column in self.our_columns):
+                continue  # of a label that these runs do not have, such as a deeper layer
+            rows.append(cells)
         return rows
-
-    def _groups(self) -> list[list[Row]]:
-        """Group the rows that follow one another and differ only in the last dimension."""
-        *outer, _ = self.dimensions()
-
-        def outer_labels(row: Row) -> list[str]:
-            return [row.labels[name] for name in outer]
-
-        return [[*rows] for _, rows in itertools.groupby(self.rows, outer_labels)]
 
     def _row(self, row: Row) -> dict[str, Cell]:
         runs = self.runs(row)
@@ -108,19 +94,3 @@ class View(Cells):
         if not counts:
             counts.add(len({run.seed for run in self.runs(row)}))
         return span(str(min(counts)), str(max(counts)))
-
-    def _unigram_row(self, group: Sequence[Row]) -> dict[str, Cell]:
-        """Make the row of the unigram model below a group: the entropy of the test set's own token
-        counts. Empty where no column has a key ``unigram``.
-        """
-        row = next((row for row in group if self.runs(row)), group[0])
-        entropies: dict[str, Cell] = {}
-        for column in self.our_columns:
-            if "unigram" not in column.spec:
-                continue
-            metric = fill(column.spec["unigram"], column.at | row.labels)
-            for entropy in self.lookup(metric, self.runs(row, column)[:1]):
-                entropies[column.name] = Value(entropy)
-        if not entropies:
-            return {}
-        return {**row.labels, self.dimensions()[-1]: "unigram", **entropies}

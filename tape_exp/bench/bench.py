@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tape_exp.artifacts import runs
 from tape_exp.artifacts.artifact import Artifact
+from tape_exp.artifacts.specs import ColumnSpec, block_of
 from tape_exp.bench.board import Board
 from tape_exp.bench.tasks import SETS, chosen
 from tape_exp.experiments.execute import execute
@@ -86,11 +87,11 @@ class Bench:
         rates = {f"{rate:g}": [f"task.optim.lr={rate:g}"] for rate in self.rates}
         columns = {}
         for entry in self.entries:
-            columns[entry.name] = {"where": [*entry.words], "metric": entry.metric, "digits": 1}
+            columns[entry.name] = ColumnSpec(where=entry.words, metric=entry.metric, digits=1)
         search = Artifact(
             name="bench",
             title="Encodings on the battery",
-            rows={"model": models, "rate": rates},
+            rows=[block_of({"model": models, "rate": rates})],
             columns=columns,
             overrides=self.overrides,
             scales={self.scale: None},
@@ -132,7 +133,7 @@ class Bench:
             [board.artifact], self.scale, seeds, records=records, recorded=options.slurm
         )
         if at_choice:
-            cells = [{*board.words(row, column)} for row, column in board.at_choice()]
+            cells = [{*board.overrides(row, column)} for row, column in board.at_choice()]
             specs = [spec for spec in specs if is_in_one_of(cells, spec)]
         if all(spec.recorded for spec in specs):
             return Outcome()

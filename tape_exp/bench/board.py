@@ -12,11 +12,11 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 from tape_exp.artifacts.artifact import Artifact
 from tape_exp.artifacts.captions import KNOWS_DIGITS
 from tape_exp.artifacts.cells import Cells
+from tape_exp.artifacts.columns import ArtifactColumn
 from tape_exp.artifacts.rows import Row
 from tape_exp.bench.tasks import Entry
 from tape_exp.results.record import Record
 from tape_exp.results.statistics import Value, over_samples, shared_seeds
-from tape_exp.results.tables import Column
 
 BASELINE = "rope"
 # With fewer a test of ranks says nothing.
@@ -52,6 +52,9 @@ class Board(Cells):
         self, search: Artifact, entries: Sequence[Entry], seed: int, records: Sequence[Record]
     ) -> None:
         super().__init__(search, next(iter(search.scales)), records)
+        (block,) = search.rows
+        dimensions = block.dimensions
+        self.rates = [*dimensions["rate"]]
         self.entries = {entry.name: entry for entry in entries}
         self.searched: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         for row, column in product(self.rows, self.columns):
@@ -60,15 +63,15 @@ class Board(Cells):
                     self.searched[row.labels["model"], column.name][row.labels["rate"]] = run
         self.choices: dict[tuple[str, str], str] = {}
         for cell, runs in self.searched.items():
-            if len(runs) == len(search.rows["rate"]):
+            if len(runs) == len(self.rates):
                 self.choices[cell] = best_rate(runs)
         self.chosen: dict[tuple[str, str], list[Record]] = {}
         for row, column in self.at_choice():
             self.chosen[row.labels["model"], column.name] = self.runs(row, column)
         models = {model for model, _ in self.chosen}
-        self.models = [model for model in search.rows["model"] if model in models]
+        self.models = [model for model in dimensions["model"] if model in models]
 
-    def at_choice(self) -> Iterator[tuple[Row, Column]]:
+    def at_choice(self) -> Iterator[tuple[Row, ArtifactColumn]]:
         """Yield the row and the column of every chosen rate, at which further seeds run."""
         for row, column in product(self.rows, self.columns):
             if self.choices.get((row.labels["model"], column.name)) == row.labels["rate"]:

@@ -1,7 +1,6 @@
 """The tables of a bench: scores, differences to RoPE, and the chosen learning rates."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tape_exp.bench.board import BASELINE, Board
 from tape_exp.results.statistics import Value, lead
@@ -32,7 +31,7 @@ def scores_table(board: Board) -> Table:
         if BASELINE in board.ranks:
             names = [f"mean difference to {BASELINE}", *names]
         names = ["mean rank", *names]
-    return make_table(board, rows, names, {"digits": 1}, caption_of(board))
+    return make_table(board, rows, names, caption_of(board), digits=1)
 
 
 def score_row(board: Board, model: str) -> dict[str, Cell]:
@@ -64,7 +63,7 @@ def leads_table(board: Board) -> Table:
         f"Difference to {display_name(BASELINE)} in percentage points over the seeds that both "
         "have, ± half of its 95 % interval (Student's t over pairs)."
     )
-    return make_table(board, rows, [*board.entries], {"lead": {}, "digits": 1}, caption)
+    return make_table(board, rows, [*board.entries], caption, digits=1, signed=True)
 
 
 def rates_table(board: Board) -> Table:
@@ -79,7 +78,7 @@ def rates_table(board: Board) -> Table:
         "first seed, of the rates that are right within those lengths as often, to "
         f"{ALIKE:g} point; the loss hardly tells these apart."
     )
-    return make_table(board, rows, [*board.entries], {}, caption)
+    return make_table(board, rows, [*board.entries], caption)
 
 
 def rate_cell(board: Board, model: str, task: str) -> Cell:
@@ -87,9 +86,8 @@ def rate_cell(board: Board, model: str, task: str) -> Cell:
     rate = board.choices.get((model, task))
     if rate is None:
         return None
-    rates = [*board.artifact.rows["rate"]]
     text = rate
-    if rate in (rates[0], rates[-1]):
+    if rate in (board.rates[0], board.rates[-1]):
         text += ", at the edge"
     scores = scores_of_like_rates(board, model, task, rate)
     if len(scores) > 1:
@@ -113,12 +111,20 @@ def scores_of_like_rates(board: Board, model: str, task: str, rate: str) -> list
 
 
 def make_table(
-    board: Board, rows: CellsByModel, names: Sequence[str], spec: dict[str, Any], caption: str
+    board: Board,
+    rows: CellsByModel,
+    names: Sequence[str],
+    caption: str,
+    digits: int = 2,
+    signed: bool = False,
 ) -> Table:
-    """Make a table of these columns; ``spec`` is of those that are tasks."""
+    """Make a table of these columns; ``digits`` and ``signed`` are of those that are tasks."""
     columns = [Column("model")]
     for name in names:
-        columns.append(Column(name, spec if name in board.entries else {}))
+        if name in board.entries:
+            columns.append(Column(name, digits=digits, signed=signed))
+        else:
+            columns.append(Column(name))
     cells: list[Mapping[str, Cell]] = []
     for model, row in rows.items():
         cells.append({"model": board.labels[model], **row})
@@ -134,7 +140,7 @@ def caption_of(board: Board) -> str:
         "(of addition right rows, of groups right states, of retrieval right answers). A token "
         "is scored after the right ones before it; the best guess from nearby reaches "
         f"{floors}. Scale {board.scale}{with_words}; learning rates "
-        f"{', '.join(board.artifact.rows['rate'])}, chosen by "
+        f"{', '.join(board.rates)}, chosen by "
         "the lowest validation loss on trained lengths at the first seed. Intervals are over "
         "seeds and samples, and do not cover the choice of the rate."
     )

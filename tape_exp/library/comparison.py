@@ -182,6 +182,7 @@ def _figure_of(experiments: Sequence[Experiment], differing: Sequence[str]) -> "
     from tape_exp.artifacts.artifact import Artifact
     from tape_exp.artifacts.cells import Cells
     from tape_exp.artifacts.figures import figures
+    from tape_exp.artifacts.specs import GridsFigure, LengthsFigure, block_of
 
     first = experiments[0][0]
     if len({experiment[0].config["task"]["name"] for experiment in experiments}) > 1:
@@ -190,8 +191,8 @@ def _figure_of(experiments: Sequence[Experiment], differing: Sequence[str]) -> "
     artifact = Artifact(
         name="",
         title=task_title(first.config["task"]),
-        rows={"model": [*by_label]},
-        figures=[{"kind": "grids"}, {"kind": "lengths"}],
+        rows=[block_of({"model": [*by_label]})],
+        figures=[GridsFigure(), LengthsFigure()],
     )
 
     def runs_of(row: "Row") -> list[Record]:

@@ -64,7 +64,7 @@ def _attention(run: Loaded, text: str | Sequence[int]) -> "Image":
 
 def _by_length(record: Record) -> "Image":
     """Draw the grid of a record, or its curve."""
-    from tape_exp.artifacts.figures import mean_grid
+    from tape_exp.artifacts.figures.grids import mean_grid
     from tape_exp.drawing.plots import grids
 
     if "axes" in record:

@@ -37,11 +37,11 @@ from itertools import pairwise, product
 from typing import Any
 
 from tape_exp.artifacts.artifact import Claim, paper_value
+from tape_exp.artifacts.columns import ArtifactColumn
 from tape_exp.artifacts.rows import Row, fill
 from tape_exp.artifacts.view import View
 from tape_exp.paper.verdicts import Contest, Verdict, decide
 from tape_exp.results.statistics import Value, mean_log
-from tape_exp.results.tables import Column
 from tape_exp.settings.construct import function_at
 from tape_exp.settings.naming import display_name
 
@@ -123,7 +123,7 @@ def rows_compared(view: View, claim: Claim, among: str) -> Iterator[list[Row]]:
 
 def last_measured(view: View, name: str) -> str:
     """Find the last label of a dimension of which something is measured; empty where nothing is."""
-    columns = [column for column in view.columns if "metric" in column.spec]
+    columns = [column for column in view.columns if column.spec.metric]
     rows = {row.labels[name]: row for row in view.rows}
     for label, row in reversed(rows.items()):
         for column in columns:
@@ -139,7 +139,7 @@ def last_measured(view: View, name: str) -> str:
 class Place:
     """At what they are compared: a column, or several together, and what the claim calls it."""
 
-    columns: Sequence[Column]
+    columns: Sequence[ArtifactColumn]
     title: str
 
 
@@ -154,16 +154,16 @@ def places_of(view: View, claim: Claim) -> Iterator[Place]:
                 yield Place([column], title)
 
 
-def columns_by_corpus(view: View, template: str) -> list[list[Column]]:
+def columns_by_corpus(view: View, template: str) -> list[list[ArtifactColumn]]:
     """Group our columns of a template that differ only in their length, the longest first."""
-    groups: dict[tuple[Any, ...], list[Column]] = {}
+    groups: dict[tuple[Any, ...], list[ArtifactColumn]] = {}
     for column in our_columns(view, template, every_length=True):
         corpus = tuple(value for value in column.at.values() if not isinstance(value, int))
         groups.setdefault(corpus, []).append(column)
     return [*groups.values()]
 
 
-def our_columns(view: View, template: str, every_length: bool = False) -> list[Column]:
+def our_columns(view: View, template: str, every_length: bool = False) -> list[ArtifactColumn]:
     """List our columns of a template: of those that differ in a length the last, or all from it."""
     columns = [column for column in view.columns_named(template) if column.who == "ours"]
     if not all(is_by_length(column) for column in columns):
@@ -171,7 +171,7 @@ def our_columns(view: View, template: str, every_length: bool = False) -> list[C
     return columns[::-1] if every_length else columns[-1:]
 
 
-def is_by_length(column: Column) -> bool:
+def is_by_length(column: ArtifactColumn) -> bool:
     """Say whether a column is told from its neighbours by numbers only."""
     return all(isinstance(value, int) for value in column.at.values())
 
@@ -206,7 +206,7 @@ def contest(
         published_where=published.where,
         higher=not claim.lower,
         floor=floor_of(view, claim, column),
-        digits=column.spec.get("digits", 2) if claim.digits is None else claim.digits,
+        digits=column.digits if claim.digits is None else claim.digits,
         margin=claim.margin,
     )
 
@@ -225,7 +225,7 @@ def by_name(values: Mapping[str, Value | None], claim: Claim) -> dict[str, Value
     return named
 
 
-def floor_of(view: View, claim: Claim, column: Column) -> float | None:
+def floor_of(view: View, claim: Claim, column: ArtifactColumn) -> float | None:
     """Return what is reached without solving anything: a number, or a function's of the column."""
     if isinstance(claim.floor, str):
         return function_at(claim.floor, f"floor of {view.artifact.name}")(view, column)
@@ -243,13 +243,11 @@ def measured_numbers(
     return numbers
 
 
-def measure(view: View, row: Row, column: Column) -> Value | None:
+def measure(view: View, row: Row, column: ArtifactColumn) -> Value | None:
     """Return what a row has in a column, with the interval of its samples where a table shows an
     error.
     """
-    how = "samples" if column.spec.get("interval") == "error" else ""
-    metric = fill(column.spec["metric"], column.at | row.labels)
-    return view.measured(view.runs(row, column), metric, column.spec, how)
+    return view.measured(row, column, "samples" if column.spec.interval == "error" else "")
 
 
 def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
@@ -282,16 +280,16 @@ def published_numbers(
     return Published(name_of(claim.paper_at or place.title, at), values)
 
 
-def paper_number(view: View, claim: Claim, row: Row, column: Column) -> Value | None:
+def paper_number(view: View, claim: Claim, row: Row, column: ArtifactColumn) -> Value | None:
     """Read the paper's number of a row, at its own length or layer; None where it has none."""
-    path = claim.paper or column.spec.get("paper", "")
+    path = claim.paper or column.spec.paper
     if not path:
         return None
     at = column.at | row.labels | papers_place(view, column)
     return paper_value(view.artifact.paper, fill(path, at))
 
 
-def papers_place(view: View, column: Column) -> dict[str, Any]:
+def papers_place(view: View, column: ArtifactColumn) -> dict[str, Any]:
     """Return the paper's last layer, or its length that is as far from its longest as the column's
     is from ours; empty where its numbers are by neither.
 

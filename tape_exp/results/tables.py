@@ -23,14 +23,17 @@ NAMED = ("model", "method", "corpus", "artifact")  # dimensions whose labels are
 class Column:
     """A column of a table.
 
-    >>> Column("{who} {set}", who="ours", at={"set": "qasper"}).heading
+    >>> Column("{who} {set}", "ours", {"set": "qasper"}).heading
     'ours Qasper'
     """
 
     template: str  # its heading, with placeholders
-    spec: dict[str, Any] = field(default_factory=dict)  # what its YAML says of its cells
     who: str = ""  # whose numbers it has: paper, ours; empty for a label
-    at: dict[str, Any] = field(default_factory=dict)  # the placeholders' values
+    at: dict[str, Any] = field(default_factory=dict)  # placeholder -> its value
+    digits: int = 2  # decimals of its numbers
+    signed: bool = False  # whether positive numbers have a plus
+    # placeholder -> its values -> what headings call them; default: their display names
+    titles: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
 
     @cached_property
     def name(self) -> str:
@@ -40,16 +43,17 @@ class Column:
     @cached_property
     def heading(self) -> str:
         """Return the heading for readers: ``ours Qasper``."""
-        return self.spec.get("heading") or self._heading(lambda value: display_name(str(value)))
+        return self._heading(lambda value: display_name(str(value)))
 
     def _heading(self, form: Callable[[Any], str]) -> str:
         text = self.template.replace("{who}", self.who)
         for name, value in self.at.items():
-            titles = self.spec.get("each", {}).get(name)
-            if isinstance(titles, dict):
-                title = titles[value]
+            if name in self.titles:
+                title = self.titles[name][value]
+            elif value is None:  # of a key that no record has
+                title = form("")
             else:
-                title = form("" if value is None else value)  # None: of a key that no record has
+                title = form(value)
             text = text.replace(f"{{{name}}}", title)
         return text
 
@@ -66,7 +70,7 @@ class Table:
     def text(self) -> tuple[list[str], list[list[str]]]:
         """Return the headings and the rows of cells as readers see them.
 
-        >>> columns = [Column("model"), Column("loss", {"digits": 1})]
+        >>> columns = [Column("model"), Column("loss", digits=1)]
         >>> Table(columns, [{"model": "rope", "loss": Value(2.34)}], ["model"]).text()
         (['model', 'loss'], [['RoPE', '2.3']])
         """
@@ -78,8 +82,7 @@ class Table:
     @staticmethod
     def _text(column: Column, cell: Cell) -> str:
         if isinstance(cell, Value):
-            sign = "+" if "lead" in column.spec else ""
-            return written(cell, column.spec.get("digits", 2), sign)
+            return written(cell, column.digits, "+" if column.signed else "")
         text = cell or ""
         return display_name(text) if column.name in NAMED else text
 

@@ -36,7 +36,8 @@ from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files
-from tape_exp.settings.compose import SECTIONS, compose_config
+from tape_exp.settings.choices import SECTIONS
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.naming import literal

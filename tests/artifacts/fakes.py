@@ -6,7 +6,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from tape_exp.artifacts.artifact import Artifact
+from tape_exp.artifacts.artifact import Artifact, artifact_of
 from tape_exp.artifacts.view import View
 from tape_exp.experiments.grid import run_overrides
 from tape_exp.experiments.local import Running
@@ -15,6 +15,8 @@ from tape_exp.results.record import Record
 from tape_exp.runs.identity import recorded_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.training.run import run
+
+CLAIM: dict[str, Any] = {"text": "TAPE is best.", "at": {"{who}": ""}, "floor": 25}
 
 
 @cache
@@ -41,14 +43,14 @@ def record(
 def addition(**further: Any) -> Artifact:
     """Three models by their mean over the grid."""
     given: dict[str, Any] = {
-        "name": "fig_addition",
         "title": "Sums",
         "rows": {"model": ["rope", "fire", "tape"]},
         "overrides": ["task=arithmetic"],
         "columns": {"{who}": {"metric": "test/exact_match", "paper": "values.{model}"}},
-        "claim": {"text": "TAPE is best.", "at": {"{who}": ""}, "floor": 25},
+        "claim": CLAIM,
     }
-    return Artifact(**given | further)
+    keys = given | further
+    return artifact_of(keys.pop("name", "fig_addition"), keys)
 
 
 def view(records: list[Record], **further: Any) -> View:

@@ -10,6 +10,7 @@ import pytest
 
 from tape_exp.artifacts.artifact import load
 from tape_exp.artifacts.figures import figures
+from tape_exp.artifacts.specs import block_of
 from tape_exp.artifacts.view import View
 from tape_exp.paper.claims import verdict
 from tape_exp.paper.pages import claims_table, judged
@@ -53,35 +54,36 @@ def test_extended_models_have_the_rates_of_the_lowest_validation_loss(records):
     used = {
         (row.labels["positions"], row.labels["method"]): float(word.partition("=")[2])
         for row in view.rows
-        for word in row.words
+        for word in row.overrides
         if word.startswith("peft.lr=")
     }
     assert used == chosen
 
 
-def test_ranks_follow_the_key_of_a_column_and_not_its_heading(records):
-    """The same models on three columns: other headings give the same ranks, other keys others."""
+def test_ranks_are_among_the_models_that_have_every_value(records):
+    """A run may lack a metric: its cell is empty, and its model comes last, without a rank."""
     artifact = load("tab_encodings")
-    artifact.rows = {"model": ["rope", "alibi", "fire", "tape"]}
+    artifact.rows = [block_of({"model": ["fire", "rope", "alibi", "tape"]})]
+    heading = "addition, > {n} digits (%)"
 
-    def ranks(columns):
-        changed = dataclasses.replace(artifact, columns=columns)
-        return {
-            row["model"]: row["mean rank"] for row in View(changed, "ladder", records).table.rows
-        }
+    def rows(known):
+        view = View(artifact, "ladder", known)
+        (column,) = view.columns_named(heading)
+        return [(row["model"], row["mean rank"], row[column.name]) for row in view.table.rows]
 
-    expected = ranks(artifact.columns)
-    assert all(expected.values())
-    assert ranks({f"of {name}": spec for name, spec in artifact.columns.items()}) == expected
-    fewer = {**artifact.columns}
-    parity = next(name for name in fewer if name.startswith("parity, ≤"))
-    fewer[parity] = {**fewer[parity], "rank": None}
-    assert ranks(fewer) != expected
-    none = {name: {**spec, "rank": None} for name, spec in fewer.items()}
-    with pytest.raises(ConfigError, match=r"tab_encodings\.yaml: finish: ranked needs rank: lower"):
-        ranks(none)
-    with pytest.raises(ConfigError, match="needs rank: lower or rank: higher"):
-        ranks({**fewer, parity: {**fewer[parity], "rank": "best"}})
+    assert all(rank and cell for _, rank, cell in rows(records))
+    fewer = []
+    for run in records:
+        if run.config["model"]["name"] == "fire":
+            metrics = {k: v for k, v in run["metrics"].items() if k != "ood/exact_match"}
+            run = run | {"metrics": metrics}
+        fewer.append(run)
+    *others, last = rows(fewer)
+    assert last == ("fire", None, None)
+    assert all(rank and cell for _, rank, cell in others)
+    renamed = {f"{name} now": spec for name, spec in artifact.columns.items()}
+    with pytest.raises(ConfigError, match=r"column addition, > \{n\} digits"):
+        _ = View(dataclasses.replace(artifact, columns=renamed), "ladder", records).table
 
 
 def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
@@ -366,3 +368,19 @@ def test_a_function_that_is_not_there_is_one_sentence(path):
     told = f"^finish of fig_addition: there is no function {re.escape(path)}.*; give its whole path"
     with pytest.raises(ConfigError, match=told):
         _ = View(addition(finish=path), "smoke", runs("rope", [20.0])).table
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"colums": {}}, "colums in an artifact is not known. Did you mean 'columns'?"),
+        ({"columns": {"a": {"metrc": "x"}}}, "metrc in column a is not known. Did you mean"),
+        ({"columns": {"a": {"lead": {"ovr": "x"}}}}, "ovr in lead of column a is not known."),
+        ({"figures": [{"kind": "losses", "of": []}]}, "of in figure losses is not known. Known"),
+        ({"figures": [{"kind": "grid"}]}, "figure of kind grid is not known. Did you mean"),
+        ({"claim": {"text": "", "at": {}, "lowr": 1}}, "lowr in the claim is not known. Did you"),
+    ],
+)
+def test_a_key_that_nobody_reads_is_refused(keys, told):
+    with pytest.raises(ConfigError, match=rf"^conf/paper/mine\.yaml: {re.escape(told)}"):
+        addition(name="mine", **keys)

@@ -68,24 +68,6 @@ def test_a_curve_of_losses_has_three_points_or_more(points, drawn):
     assert len([*figures(View(artifact, "smoke", every))]) == drawn
 
 
-def test_parts_are_drawn_for_models_that_have_several(tmp_path):
-    """A panel for a chosen label of the first dimension; RoPE has one part, and is left out."""
-    both = {"causal/intact/x": 90.0, "causal/static/x": 40.0}
-    every = [record("tape", 0, both), record("rope", 0, {"causal/intact/x": 80.0})]
-    artifact = addition(
-        rows={"at": {"five": None, "six": None}, "part": {"intact": None, "static": None}}
-        | {"model": ["rope", "tape"]},
-        columns={"kept (%)": {"metric": "causal/{part}/x"}},
-        figures=[{"kind": "parts", "across": "part", "panels": ["five"], "of": ["kept (%)"]}],
-    )
-    ((suffix, draw),) = figures(View(artifact, "smoke", every))
-    assert suffix == ""
-    texts = {*re.findall(r">([^<]+)</text>", draw(tmp_path / "a.svg").read_text())}
-    assert {"five", "intact", "static", "kept (%)", "TAPE"} <= texts
-    assert not {"six", "RoPE"} & texts
-    assert [*figures(View(artifact, "smoke", every[1:]))] == []
-
-
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
     """A working directory with one run of one's own."""

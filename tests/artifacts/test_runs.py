@@ -5,19 +5,16 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 
 import psutil
 import pytest
-import yaml
 
 from tape_exp.artifacts import __main__ as compare
 from tape_exp.artifacts import comparison
 from tape_exp.artifacts import runs as room
-from tape_exp.artifacts.artifact import Artifact, load
+from tape_exp.artifacts.artifact import artifact_of, load
 from tape_exp.experiments import local
 from tape_exp.experiments.runnable import runnable
-from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.results.store import read_records
 from tape_exp.runs.metrics import read_metrics
@@ -175,7 +172,8 @@ def test_a_column_of_an_artifact_needs_one_run_that_measures_it():
     rows = {"task": ["arithmetic", "word_problem"], "n": {"2": [], "": []}}
 
     def jobs(metric):
-        artifact = Artifact(name="a", title="", rows=rows, columns={"x": {"metric": metric}})
+        keys = {"title": "", "rows": rows, "columns": {"x": {"metric": metric}}}
+        artifact = artifact_of("a", keys)
         return room.specs_of_artifacts([artifact], "smoke", [0], records=[])
 
     for metric in ("ood/state", "id/exact_match", "state/size@{n}", "extra_length", "steps"):
@@ -221,8 +219,7 @@ def test_a_comparison_never_takes_the_name_of_another(tmp_path):
 
     def write(words, name=""):
         artifact, artifact.name = named(words, name)
-        text = yaml.safe_dump({k: v for k, v in asdict(artifact).items() if v and k != "columns"})
-        write_atomically(comparison.description_of(artifact.name, tmp_path), text)
+        comparison.describe(artifact, tmp_path)
         return artifact.name
 
     first = "model=rope,tape seed=0"

@@ -12,11 +12,10 @@ OWN = {family.names[0]: (family.shades[0], family.marker) for family in FAMILIES
 
 def last_labels(artifact: Artifact) -> list[str]:
     """The models and methods of an artifact, which are the lines of its figures."""
-    blocks = artifact.rows if isinstance(artifact.rows, list) else [artifact.rows]
     labels: list[str] = []
-    for block in filter(None, blocks):
-        name = [name for name in block if name not in ("seeds", "scales")][-1]
-        labels += map(str, block[name])
+    for block in artifact.rows:
+        *_, of_last = block.dimensions.values()
+        labels += of_last
     return list(dict.fromkeys(labels))
 
 

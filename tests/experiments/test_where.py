@@ -73,7 +73,7 @@ def test_values_of_other_keys_are_rows_of_a_comparison():
     words = ["task=arithmetic", "model=rope", "task.optim.lr=0.001,0.002", "seed=0,1"]
     artifact, scale, seeds = comparison.requested(words)
     assert (scale, seeds) == ("smoke", [0, 1])
-    assert [*artifact.rows] == ["task.optim.lr", "model"]
+    assert [*artifact.rows[0].dimensions] == ["task.optim.lr", "model"]
     assert artifact.overrides == ["task=arithmetic"]
     specs = room.specs_of_artifacts([artifact], scale, seeds, records=[])
     assert [spec.config.task.optim.lr for spec in specs] == [0.001, 0.002] * 2

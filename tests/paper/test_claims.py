@@ -18,7 +18,7 @@ from tape_exp.paper.special import extension_rates
 from tape_exp.paper.verdicts import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest, decide
 from tape_exp.results.statistics import Value, over_seeds
 from tape_exp.results.store import read_records
-from tests.artifacts.fakes import addition, record, runs, view
+from tests.artifacts.fakes import CLAIM, record, runs, view
 
 
 def verdict(view: View) -> verdicts.Verdict:
@@ -201,7 +201,7 @@ def test_a_verdict_of_records_and_its_figures():
 
 def test_rows_that_the_claim_does_not_name_are_no_rivals():
     every = [*runs("rope", [1.0, 1.1]), *runs("fire", [40.0, 40.1]), *runs("tape", [30.0, 30.2])]
-    assert verdict(view(every, claim=addition().claim | {"than": ["rope"]})).holds == YES
+    assert verdict(view(every, claim=CLAIM | {"than": ["rope"]})).holds == YES
 
 
 def test_the_paper_agrees_with_its_own_claims():

@@ -10,7 +10,6 @@ from tape_exp.results.store import merged, read_records
 from tape_exp.runs.identity import recorded_config, recorded_overrides, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.naming import literal
-from tests.artifacts.fakes import addition
 from tests.artifacts.fakes import view as view_of
 
 WORDS = ["model=rope", "task=arithmetic", "scale=smoke"]
@@ -143,8 +142,7 @@ def test_a_recorded_folder_is_its_last_name_as_hydra_reads_it(value, last):
 
 def test_what_does_not_compose_is_of_no_experiment():
     assert experiment_of(["model=no_such_model"]) is None
-    artifact = addition(rows={"model": ["no_such_model"]})
-    view = view_of([made("seed=0")], rows=artifact.rows)
+    view = view_of([made("seed=0")], rows={"model": ["no_such_model"]})
     assert view.runs(view.rows[0]) == []
 
 

@@ -13,7 +13,7 @@ def table(lengths: list[int], caption: str = "Title. Ours: mean ± error. More. 
     """Two positions of two models, and a number of the paper and one of ours at each length."""
     columns = [Column("positions"), Column("model")]
     for n in lengths:
-        columns += [Column("{who} PG-19 {n}", {}, who, {"n": n}) for who in ("paper", "ours")]
+        columns += [Column("{who} PG-19 {n}", who, {"n": n}) for who in ("paper", "ours")]
     columns += [Column("seeds"), Column("scale"), Column("commit")]
     rows = []
     for position, model in [("a", "rope"), ("a", "nope"), ("b", "rope"), ("b", "nope")]:
@@ -61,7 +61,7 @@ def test_columns_of_one_quantity_are_below_one_heading():
         r"\cmidrule(lr){3-6}",
         r"positions & model & paper 64 & ours 64 & paper 128 & ours 128 & seeds \\",
     ]
-    lone = [Column("{who} words of {n}", {}, "ours", {"n": 8}), Column("{who}", {}, "paper")]
+    lone = [Column("{who} words of {n}", "ours", {"n": 8}), Column("{who}", "paper")]
     assert [head.own for head in heads_of(lone, ["ours words of 8", "paper"])] == [
         "ours words of 8",
         "paper",

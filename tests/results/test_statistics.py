@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tape_exp.artifacts.cells import trials_of
+from tape_exp.artifacts.averages import trials_of
 from tape_exp.results.statistics import (
     Value,
     holm,

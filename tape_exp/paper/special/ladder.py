@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tape_exp.artifacts.cells import Cells
-from tape_exp.artifacts.figures import Draw
+from tape_exp.artifacts.figures.shared import Draw
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel
 from tape_exp.drawing.style import LineStyle, styles_of
@@ -18,21 +17,21 @@ FEWEST = 3  # points that a line may join
 ByDigits = dict[int, Value]
 
 
-def ladder(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
+def ladder(cells: Cells) -> Draw | None:
     """Draw extra length by trained digits, and TAPE's paired lead, with the paper's points."""
-    panels = panels_of(view)
+    panels = panels_of(cells)
     if not panels:
         return None
-    title = f"{view.artifact.title} (open: the paper, one seed)"
+    title = f"{cells.artifact.title} (open: the paper, one seed)"
     return partial(plots.curves, panels, title=title, shared=False)
 
 
-def panels_of(view: Cells) -> list[Panel]:
+def panels_of(cells: Cells) -> list[Panel]:
     """Extra length by trained digits, and TAPE's paired lead over the rivals of the claim; of those
     two what has points of ours.
     """
-    (claim,) = view.artifact.claims
-    lengths = extra_lengths(view, claim.rows["size"])
+    (claim,) = cells.artifact.claims
+    lengths = extra_lengths(cells, claim.rows["size"])
     papers = {model: paper_extra_lengths().get(model, {}) for model in lengths}
     leads = {}
     papers_leads = {}
@@ -56,11 +55,11 @@ def panels_of(view: Cells) -> list[Panel]:
     return panels
 
 
-def extra_lengths(view: Cells, sizes: Sequence[str]) -> dict[str, ByDigits]:
+def extra_lengths(cells: Cells, sizes: Sequence[str]) -> dict[str, ByDigits]:
     """Model -> trained digits -> extra length, of the rows of these sizes."""
     lengths: dict[str, ByDigits] = {}
-    for row in view.rows:
-        runs = [run for run in view.runs(row) if "extra_length" in run.metrics]
+    for row in cells.rows:
+        runs = [run for run in cells.runs(row) if "extra_length" in run.metrics]
         if runs and row.labels["size"] in sizes:
             by_seed = {run.seed: Value(run.metrics["extra_length"]) for run in runs}
             digits = runs[0].config["task"]["train_digits"]

@@ -1,22 +1,20 @@
 """fig_dp_layers and fig_pattern: what positions contribute to logits, and where models look."""
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tape_exp.artifacts.cells import Cells
-from tape_exp.artifacts.figures import Draw, last_label, title_of
+from tape_exp.artifacts.figures.shared import Draw, last_label, title_of
 from tape_exp.drawing.matrices import Matrix, MatrixName, causal, matrices
 from tape_exp.results.record import Record
 
 PRODUCTS = "E·Eᵀ"
 
 
-def layers(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
+def layers(cells: Cells) -> Draw | None:
     """Draw E·Eᵀ of the first row's first run, a panel for each layer, on one scale."""
-    runs = view.runs(view.rows[0])
+    runs = cells.runs(cells.rows[0])
     if not runs:
         return None
     panels = []
@@ -26,14 +24,14 @@ def layers(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
             panels.append(Matrix(f"layer {name.layer}", np.array(values, float), PRODUCTS))
     if not panels:
         return None
-    return partial(matrices, panels, title=f"{title_of(view)}, seed {runs[0].seed}")
+    return partial(matrices, panels, title=f"{title_of(cells)}, seed {runs[0].seed}")
 
 
-def pattern(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
+def pattern(cells: Cells) -> Draw | None:
     """Draw E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
     first: dict[str, Record] = {}
-    for row in view.rows:
-        runs = view.runs(row)
+    for row in cells.rows:
+        runs = cells.runs(row)
         if runs:
             first[last_label(row)] = runs[0]
     if not {"tape", "rope"} <= first.keys():
@@ -47,7 +45,7 @@ def pattern(view: Cells, spec: Mapping[str, Any]) -> Draw | None:
         Matrix("E·Eᵀ of RoPE", matrix_of(rope, "products", layer), PRODUCTS),
         Matrix("attention, TAPE − RoPE", causal(attention), "difference"),
     ]
-    return partial(matrices, panels, title=f"{title_of(view)}, layer {layer}, seed {tape.seed}")
+    return partial(matrices, panels, title=f"{title_of(cells)}, layer {layer}, seed {tape.seed}")
 
 
 def matrix_of(run: Record, kind: str, layer: int) -> np.ndarray:

@@ -25,7 +25,7 @@ def answers(view: "View") -> Table | None:
                 texts[model] = of_model[name]["prediction"]
         rows.append({key: on_one_line(text) for key, text in texts.items()})
     columns = [Column("question"), Column("reference")]
-    columns += [Column("{model}", {}, "ours", {"model": model}) for model in samples]
+    columns += [Column("{model}", "ours", {"model": model}) for model in samples]
     return Table(columns, rows, ["question"], view.caption()) if rows else None
 
 

@@ -73,7 +73,7 @@ def speed(view: "View") -> Table | None:
         return None
     labels = ["machine", "what", "T", "mode", "model"]
     columns = [Column(name) for name in (*labels, "backend")]
-    columns += [Column("ms", {"digits": 3}), Column("/ RoPE"), Column("paper / RoPE")]
+    columns += [Column("ms", digits=3), Column("/ RoPE"), Column("paper / RoPE")]
     return Table(columns, rows, labels, view.caption())
 
 
