@@ -84,7 +84,7 @@ def test_each_combination_is_one_run(words, runs):
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
     monkeypatch.setattr(room, "read_records", list)
     jobs = specs_of_words(["tab_shift", "seed=4", f"runs={tmp_path}"])
-    models = load("tab_shift").rows["model"]
+    models = load("tab_shift").rows[0].dimensions["model"]
     assert [job.level for job in jobs] == [0] * len(models) + [1] * len(models)
     assert {(job.config.task.name, job.config.model.name) for job in jobs[: len(models)]} == {
         ("c4", m) for m in models
@@ -106,7 +106,7 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
 @pytest.mark.slow
 def test_recorded_runs_of_an_artifact_are_done():
     jobs = specs_of_words(["fig_addition", "scale=smoke", "seed=0"])
-    assert len(jobs) == len(load("fig_addition").rows["model"])
+    assert len(jobs) == len(load("fig_addition").rows[0].dimensions["model"])
     assert all(job.done for job in jobs)
 
 

@@ -79,7 +79,9 @@ def test_means_of_the_addition_figures_are_those_of_the_captions(name, label):
     numbers = map(float, re.findall(r"[\d.]+(?=\\%)", values))
     told = dict(zip(filter(None, models), numbers, strict=True))
     assert ours(name)["values"] == told
-    assert told.keys() <= set(artifact.load(name).rows["model"]), "it runs what the figure shows"
+    assert told.keys() <= set(artifact.load(name).rows[0].dimensions["model"]), (
+        "it runs what the figure shows"
+    )
 
 
 def test_the_figure_of_other_encodings_repeats_the_papers_mean():
@@ -127,7 +129,9 @@ def test_ablations():
 def test_width_of_the_update():
     found, rows = ours("tab_ablation_I"), table("ablation_B")
     assert numbers(rows[0][2:]) == found["lengths"]
-    by_model = dict(zip(artifact.load("tab_ablation_I").rows["model"], rows[1:], strict=True))
+    by_model = dict(
+        zip(artifact.load("tab_ablation_I").rows[0].dimensions["model"], rows[1:], strict=True)
+    )
     assert found["perplexity"] == {name: numbers(row[2:]) for name, row in by_model.items()}
     assert found["added_m"] == {name: float(row[0]) for name, row in by_model.items()}
 
