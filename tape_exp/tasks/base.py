@@ -45,7 +45,7 @@ from tape_exp.tasks.slices import (
 from tape_exp.tasks.symbols import decode_symbols, encode_symbols
 
 Model = Any
-"""Tokens -> logits, or with ``labels_BT`` losses; its ``decoder`` is what generates."""
+"""Tokens -> logits, or what ``output`` says; its ``decoder`` is what generates."""
 Progress = Callable[..., Any]
 """``progress(items, description)`` iterates and shows how far it is."""
 TestBatch = tuple[Any, Batch | Callable[[], Batch]]

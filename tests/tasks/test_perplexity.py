@@ -12,7 +12,6 @@ from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.data.tokens import tokenise
 from tape_exp.models.conformance import randomise
-from tape_exp.models.head import token_nll
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -29,8 +28,8 @@ def tokenizer(text_folder):
 def scoring(model):
     """A model as the evaluation calls it."""
 
-    def scores(tokens, labels_BT, sampler=None):
-        return token_nll(model(tokens), torch.nn.Identity(), labels_BT)
+    def scores(tokens, output, sampler=None):
+        return output.compute(model(tokens), torch.nn.Identity())
 
     return scores
 
@@ -167,8 +166,9 @@ def test_the_error_counts_a_token_once_however_many_windows_score_it(mode):
     ids = np.random.default_rng(0).integers(0, 50, 40_001)
     losses = torch.linspace(1, 3, 50)
 
-    def model(inputs, labels_BT, sampler):
-        return torch.where(labels_BT == IGNORE, 0.0, losses[labels_BT.clamp(min=0)])
+    def model(inputs, output, sampler):
+        labels = output.labels
+        return torch.where(labels == IGNORE, 0.0, losses[labels.clamp(min=0)])
 
     windows = Windows((64,), 16, mode)
     nll, count = score(model, ids, windows, 64, "", silent)
