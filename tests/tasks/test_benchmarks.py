@@ -129,7 +129,7 @@ def knowing(task, wrong: str = "none"):
             right = "ABCD"[made.answer] if letter else made.choices[made.answer]
             answers[made.text, tuple(made.choices) * letter] = right
 
-    def model(inputs, logits_at, lengths_B, sampler):
+    def model(inputs, output, lengths_B, sampler):
         B, T = inputs.shape
         logits = torch.zeros(B, T, task.tokenizer.vocab)
         for row, ids in enumerate(inputs.tolist()):
@@ -145,7 +145,7 @@ def knowing(task, wrong: str = "none"):
                 ):
                     if start + place < T:
                         logits[row, start + place, token] = 9.0
-        return logits.flatten(0, 1)[logits_at]
+        return output.select(logits)
 
     return model
 

@@ -8,7 +8,7 @@ import torch
 
 from tape_exp.machine.hardware import peak_flops
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.head import most_logits
+from tape_exp.models.head import LogitsAt, most_logits
 from tape_exp.settings.compose import compose_config
 from tape_exp.training.from_config import blank_parts
 from tape_exp.training.plan import devices_of, flops_per_token, memory, tokens
@@ -115,7 +115,7 @@ def test_activations_are_close_to_what_autograd_keeps_on_a_cpu(model, precision,
 
     mixed = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), mixed:
-        hidden = {"logits_at": torch.zeros(1, dtype=torch.long)}  # logits are planned apart
+        hidden = {"output": LogitsAt(torch.zeros(1, dtype=torch.long))}  # logits are planned apart
         decoder(torch.zeros(2, 256, dtype=torch.long), sampler=RowSampler(0), **hidden)
     kept = sum(s.nbytes() for pointer, s in storages.items() if pointer not in own)
     weights = 2 * sum(p.numel() for p in decoder.parameters()) * (precision == "bf16-mixed")
