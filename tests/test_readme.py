@@ -18,7 +18,7 @@ from tape_exp.artifacts.requests import requested as of_artifacts
 from tape_exp.artifacts.requests import specs_of_words
 from tape_exp.experiments import grid, local
 from tape_exp.paper import __main__ as paper
-from tape_exp.settings import compose, folders, plugins
+from tape_exp.settings import choices, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.folders import CONF, ROOT
@@ -81,7 +81,7 @@ def conf(conf_with_toys, composed_anew, monkeypatch):
     monkeypatch.syspath_prepend(package.parent)
     for module in (folders, grid):
         monkeypatch.setattr(module, "CONF", conf_with_toys)
-    for module in (plugins, compose):
+    for module in (plugins, choices):
         monkeypatch.setattr(module, "packages", lambda: {"my_pe": package})
     return conf_with_toys
 

@@ -11,7 +11,7 @@ from tape_exp.settings.plugins import yaml_of
 MARKS = "†"  # that may follow a name
 DISPLAY = re.compile(r"^# display: *(.+?) *$", re.MULTILINE)
 NO_TEXT = ("null", "true", "false", "nan", "inf")  # without quotes
-# Names in tables that have no YAML: a model of the public code, and data sets.
+# Names in tables that have no YAML: a model of the public code, data sets, and groups.
 OTHERS = {
     "tape_separate": "TAPE (as public code writes it)",
     "proof_pile": "Proof-pile",
@@ -23,6 +23,9 @@ OTHERS = {
     "qmsum": "QMSum",
     "summ_screen_fd": "SummScreenFD",
     "gov_report": "GovReport",
+    "s3": "S3",
+    "a5": "A5",
+    "s5": "S5",
 }
 
 
