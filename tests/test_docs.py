@@ -21,6 +21,7 @@ from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper.pages import costs
 from tape_exp.paper.verdicts import NO_CLAIM
+from tape_exp.results.statistics import over_seeds
 from tape_exp.results.store import read_records
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
@@ -34,9 +35,9 @@ from tests.test_readme import PAGES, README, blocks, conf, conf_with_toys, files
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
 ENCODING, TASK = files_of(DOCS["add-a-positional-encoding.md"]), files_of(DOCS["add-a-task.md"])
 FOUND = DOCS["what-we-found.md"]
-EXAMPLES = [  # modules; those of paper/ have a test of their own
+EXAMPLES = [  # modules
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in sorted(ROOT.glob("tape_exp/[!p]*/**/*.py"))
+    for path in sorted(ROOT.glob("tape_exp/**/*.py"))
     if ">>> " in path.read_text()
 ]
 with (ROOT / "results" / "tables" / "claims.csv").open() as claims:
@@ -212,6 +213,10 @@ def test_prompts_of_the_battery_are_those_of_the_records():
 
 @pytest.mark.parametrize("module", EXAMPLES)
 def test_the_worked_examples_of_a_module_are_right(module):
-    results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    results = doctest.testmod(
+        importlib.import_module(module),
+        extraglobs={"over_seeds": over_seeds},  # for the examples of verdicts
+        optionflags=doctest.ELLIPSIS,
+    )
     assert results.attempted
     assert not results.failed

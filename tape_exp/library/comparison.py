@@ -37,10 +37,10 @@ def compare(
         table, figure = te.compare(run, mine=decoder)  # one that a loop of your own has trained
 
     Args:
-        runs: as :func:`load` and :func:`train` give them, or records, as :func:`evaluate` does of a
+        runs: as ``te.load`` and ``te.train`` give them, or records, as ``te.evaluate`` does of a
             run.
         own: decoders that were trained in a loop of one's own, ``mine=decoder``, which are
-            evaluated on the task of the first run, or what :func:`evaluate` gave of them on it; a
+            evaluated on the task of the first run, or what ``te.evaluate`` gave of them on it; a
             list is of several seeds.
 
     Returns:
@@ -82,7 +82,7 @@ def _records_to_compare(
 def _record_of_own(
     name: str, seed: int, model: Decoder | Record, runs: Sequence[Loaded | dict[str, Any]]
 ) -> Record:
-    """Make the record of a decoder of one's own, or complete what :func:`evaluate` gave of it, as
+    """Make the record of a decoder of one's own, or complete what ``te.evaluate`` gave of it, as
     one on the task of the first run.
     """
     first = runs[0] if runs else None

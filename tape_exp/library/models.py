@@ -68,7 +68,7 @@ def train(*overrides: str, quiet: bool = False, **choices: Any) -> Loaded:
         choices: ``model="tape"`` is the override ``"model=tape"``.
 
     Returns:
-        The run, as :func:`load` gives it.
+        The run, as ``te.load`` gives it.
 
     Raises:
         ConfigError: the config cannot run; nothing was begun.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class Decoder(nn.Module):
-    """Pre-norm transformer: RMSNorm, causal attention, SwiGLU, no biases; the head is untied unless
-    ``arch`` says so.
+    """Pre-norm transformer: RMSNorm, causal attention, SwiGLU. Matrices have no biases, and
+    the head is untied, unless ``arch`` says so.
 
     Args:
         arch: sizes.

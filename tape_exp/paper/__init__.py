@@ -1,1 +1,1 @@
-"""The paper's tables and figures: what to run, what to collect, how to draw."""
+"""Claims of the paper and our verdicts, what its artifacts have beyond their YAML, and pages."""

@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
+    if (out / "pages").exists() and not (out / "mkdocs.yml").exists():
+        raise ConfigError(f"{out}/pages was not written by this command; choose another --out.")
     write(out / "pages")
     write_atomically(out / "mkdocs.yml", CONFIG)
     build(load_config(str(out / "mkdocs.yml")))

@@ -49,9 +49,9 @@ class Theorem1(nn.Module):
     :data:`BOS` comes first and only there, with ξ = 0. x ∈ R^C are a token's channels, e ∈ R^{L ×
     6} its position state (H = M = 1, R = 6):
 
-    1. e = [ξ; 0; I]: the token writes itself into its state, ψ⁽¹⁾. 2. η_i = Σ_j [(I + M ⊙ Ξ
-    Ξᵀ)⁻¹]_ij ξ_j, then e = [ξ ηᵀ; I]: the WY form of a product of
-        Householder matrices.
+    1. e = [ξ; 0; I]: the token writes itself into its state, ψ⁽¹⁾.
+    2. η_i = Σ_j [(I + M ⊙ Ξ Ξᵀ)⁻¹]_ij ξ_j, then e = [ξ ηᵀ; I]: the WY form of a product of
+       Householder matrices.
     3. Attention with equal weights: x̃₁ = 1/i, ẽ = [1/i Σ_j ξ_j η_jᵀ; I]; then e = i (I - Σ_j ξ_j
         η_jᵀ) = i (S_1 … S_i)ᵀ.
     4. Attention whose logit for BOS is i (Σ_v v π_i(v) - 54.5), and 0 for every other token: x̃₁ =

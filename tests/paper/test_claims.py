@@ -1,6 +1,5 @@
 """Verdicts on claims: by hand, by simulation, and those of the paper's own numbers."""
 
-import doctest
 from dataclasses import fields, replace
 from itertools import product
 
@@ -12,9 +11,8 @@ from scipy import stats
 
 from tape_exp.artifacts.artifact import Claim, load, names
 from tape_exp.artifacts.view import View
-from tape_exp.paper import claims, report, verdicts
+from tape_exp.paper import claims, verdicts
 from tape_exp.paper.claims import contests
-from tape_exp.paper.special import extension_rates
 from tape_exp.paper.verdicts import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest, decide
 from tape_exp.results.statistics import Value, over_seeds
 from tape_exp.results.store import read_records
@@ -38,14 +36,6 @@ def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
         if numbers
     }
     return Contest("", "t", ["b", "c"][: len(rivals)], measured, {}, **options)
-
-
-@pytest.mark.parametrize("module", [claims, report, verdicts, extension_rates])
-def test_the_worked_examples_are_right(module):
-    example = {"over_seeds": over_seeds}
-    found = doctest.testmod(module, extraglobs=example, optionflags=doctest.ELLIPSIS)
-    assert found.attempted
-    assert not found.failed
 
 
 def test_every_key_of_a_claim_is_explained():
