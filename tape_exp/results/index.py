@@ -3,11 +3,16 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
-from tape_exp.results.experiment import experiment_of
+from tape_exp.results.experiment import experiment_of, rounded
 from tape_exp.results.query import fits, where
 from tape_exp.results.record import NAMED, Record
-from tape_exp.settings.errors import warn
+from tape_exp.settings.compose import rewrite_for_hydra
+from tape_exp.settings.errors import ConfigError, warn
+from tape_exp.settings.layers import UNNAMED, complete_entry
+
+CHOICES = (*NAMED, *(f"{group}.name" for group in NAMED), "scale")
 
 
 class RecordIndex:
@@ -50,7 +55,7 @@ class RecordIndex:
 
     def of_task(self, overrides: Sequence[str]) -> list[Record]:
         """List the records of the task that overrides name; without one all records."""
-        asked = where(overrides)
+        asked = asked_of(overrides)
         if "task" in asked:
             return self._by_task.get(asked["task"], [])
         return [*chain.from_iterable(self._by_task.values())]
@@ -59,19 +64,52 @@ class RecordIndex:
         """List the records whose config has the values of overrides: of ``["task=arithmetic"]``
         those of every model.
         """
-        asked = where(overrides)
+        asked = asked_of(overrides)
         return [run for run in self.of_task(overrides) if fits(run.settings, asked)]
 
 
-def choices_of(overrides: Iterable[str]) -> dict[str, str]:
-    """Pick the names that overrides choose: who has others need not be compared key by key.
+def asked_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return what overrides ask of the settings of a record, whose groups have their names: a name
+    that the overrides set replaces the word of its group, and a pattern of layers, which is named
+    after its entries, is told by these.
+
+    >>> asked_of(["model=rope", "model.name=mine", "task=arithmetic"])
+    {'model.name': 'mine', 'task': 'arithmetic'}
+    """
+    asked = where(rewrite_for_hydra(overrides))
+    for group in NAMED:
+        if f"{group}.name" in asked:
+            asked.pop(group, None)
+    if asked.get("model") == UNNAMED:
+        del asked["model"]
+    layers = asked.get("model.layers")
+    if isinstance(layers, list):
+        asked["model.layers"] = completed(layers)
+    return asked
+
+
+def completed(layers: list[Any]) -> list[Any]:
+    """Return the entries of a pattern of layers with all their keys, as records have them; as they
+    were written where one is wrong, which no record has.
+    """
+    try:
+        return rounded([complete_entry(entry, "model.layers") for entry in layers])
+    except ConfigError:
+        return layers
+
+
+def choices_of(overrides: Sequence[str]) -> dict[str, str]:
+    """Pick the names that overrides ask for: who has others need not be compared key by key.
 
     >>> choices_of(["model=rope", "scale=smoke", "task.optim.lr=0.1"])
     {'model': 'rope', 'scale': 'smoke'}
     """
-    asked = where(overrides)
-    names = {group: asked.get(group) for group in (*NAMED, "scale")}
-    return {group: name for group, name in names.items() if isinstance(name, str)}
+    asked = asked_of(overrides)
+    names = {}
+    for key in CHOICES:
+        if isinstance(asked.get(key), str):
+            names[key] = asked[key]
+    return names
 
 
 def warn_of_other_data(older: Record | None, newer: Record) -> None:

@@ -5,6 +5,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tape_exp.bench.bench import OUT
 from tape_exp.results.experiment import Experiment, experiment_of
+from tape_exp.results.index import RecordIndex
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records
 from tape_exp.runs.identity import recorded_config, recorded_overrides, without_folders
@@ -93,6 +94,23 @@ def test_cells_have_the_seeds_of_their_experiment_whatever_was_typed():
     assert [run["metrics"]["test/exact_match"] for run in view.runs(rope)] == [1.0, 2.0]
     faster = view_of(records, overrides=["task=arithmetic", "task.optim.lr=0.002"])
     assert [run.seed for run in faster.runs(faster.rows[0])] == [2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model.name=mine"],
+        ["task.name=mine"],
+        ["peft=lora", "peft.name=mine"],
+        ["model=layers", "model.layers=[rope,nope]"],
+        ["model=[{name:rope,window:16},nope]"],
+    ],
+)
+def test_runs_are_found_whatever_names_their_groups(words):
+    run = made(*words)
+    index = RecordIndex([made("seed=1"), run])
+    assert index.of_experiment([*WORDS, *words]) == [run]
+    assert index.fitting([*WORDS, *words]) == [run]
 
 
 def test_old_and_new_records_are_of_one_cell():
