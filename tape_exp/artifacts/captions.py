@@ -133,15 +133,25 @@ def seed_counts(cells: Cells) -> list[int]:
 
 
 def same_data(runs: Sequence[Record]) -> bool | None:
-    """Say whether all runs of a seed and a task read the same data; None where nothing tells."""
-    data_of: dict[tuple[int, str], set[tuple[Any, ...]]] = {}
+    """Say whether all runs of a seed and a task read the same data; None where nothing tells.
+
+    >>> config = {"task": {"name": "c4"}}
+    >>> rope = Record(seed=0, config=config, fingerprint_version=1, data_fingerprint="a")
+    >>> same_data([rope, rope]), same_data([rope, rope | {"data_fingerprint": "b"}])
+    (True, False)
+    """
+    data_of: dict[tuple[int, str], list[tuple[Any, ...]]] = {}
     for run in runs:
-        data_of.setdefault((run.seed, run.config["task"]["name"]), set()).add(run.data)
+        data_of.setdefault((run.seed, run.config["task"]["name"]), []).append(run.data)
+    is_known = True
     for data in data_of.values():
-        versions = [version for _, version, _ in data if version is not None]
-        if len(versions) > len({*versions}):
+        versions = {version for _, version, _ in data}
+        known = {each for each in data if each[1] is not None}
+        if len(known) > len(versions - {None}):
             return False
-    return True if all(len(data) == 1 for data in data_of.values()) else None
+        if len(data) > 1 and (len(versions) > 1 or None in versions):
+            is_known = False
+    return True if is_known else None
 
 
 def replaced_corpora(run: Record) -> list[str]:

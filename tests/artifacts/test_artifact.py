@@ -275,6 +275,18 @@ def test_models_of_one_seed_that_read_other_data_cannot_be_compared():
     assert "they CANNOT BE COMPARED" in view(same).table.caption
 
 
+def test_that_nothing_tells_which_data_were_read_is_in_the_caption():
+    told = "Whether the runs of a seed read the same data is not recorded for all."
+    words = ["task=c4", "scale.text=builtin"]
+    unknown = [*runs("rope", [1.0], words=words), *runs("tape", [2.0], words=words)]
+    at = {"overrides": words}
+    assert told in view(unknown, **at).table.caption
+    assert told not in view(unknown[:1], **at).table.caption
+    known = [run | {"fingerprint_version": 1, "data_fingerprint": "a"} for run in unknown]
+    assert told in view([unknown[0], known[1]], **at).table.caption
+    assert told not in view(known, **at).table.caption
+
+
 def test_rows_of_other_sizes_read_other_data_and_are_not_compared():
     sizes = {"three": ["task.train_digits=3"], "four": ["task.train_digits=4"]}
     made = []
