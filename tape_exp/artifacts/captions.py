@@ -11,6 +11,7 @@ from tape_exp.results.store import commits, varying
 from tape_exp.settings.naming import display_name
 
 KNOWS_DIGITS = "†"
+OVER_SEEDS = {"seeds", "samples"}  # intervals in whose place the values of two seeds are shown
 
 
 def notes(cells: Cells) -> list[str]:
@@ -20,7 +21,8 @@ def notes(cells: Cells) -> list[str]:
 
 def two_seeds(cells: Cells) -> str:
     """Say what the brackets of two seeds hold."""
-    if 2 not in seed_counts(cells):
+    intervals = {column.spec.interval for column in cells.our_columns}
+    if 2 not in seed_counts(cells) or (intervals and not intervals & OVER_SEEDS):
         return ""
     return "Where there are two seeds, brackets hold the value of each."
 

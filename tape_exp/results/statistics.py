@@ -29,15 +29,20 @@ class Value:
     high: float | None = None
     runs: Mapping[int, "Value"] = field(default_factory=dict, repr=False)  # by seed
     error: bool = False  # the ends are one standard error away
+    over_seeds: bool = False  # the ends have Student's interval over seeds in them
     n: int = 1  # how many runs, or rounds of a timing
     text: str = ""  # what is written in the place of the number
 
     @property
     def pair(self) -> list[float]:
-        """Return the numbers of two seeds, which are written in the place of their wide interval;
-        none of another number of seeds.
+        """Return the numbers of two seeds, which are written in the place of Student's interval,
+        wide as it is; none of another number of seeds or where the interval is another.
+
+        >>> runs = {0: Value(100.0), 1: Value(50.0)}
+        >>> over_seeds(runs).pair, over_trials(runs, trials=10).pair
+        ([100.0, 50.0], [])
         """
-        if len(self.runs) != 2:
+        if len(self.runs) != 2 or not self.over_seeds:
             return []
         return [run.number for run in self.runs.values()]
 
@@ -65,7 +70,7 @@ def over_seeds(runs: Mapping[int, Value]) -> Value:
     if n < 2:
         return Value(centre, runs=runs)
     half = float(stdtrit(n - 1, 0.975)) * float(np.std(numbers, ddof=1)) / n**0.5
-    return Value(centre, centre - half, centre + half, runs, n=n)
+    return Value(centre, centre - half, centre + half, runs, over_seeds=True, n=n)
 
 
 def over_counts(runs: Mapping[int, Value]) -> Value:
@@ -73,7 +78,7 @@ def over_counts(runs: Mapping[int, Value]) -> Value:
     and its interval.
 
     >>> over_counts({0: Value(7.0), 1: Value(7.0)})
-    Value(number=7.0, low=None, high=None, error=False, n=1, text='')
+    Value(number=7.0, low=None, high=None, error=False, over_seeds=False, n=1, text='')
     """
     numbers = {run.number for run in runs.values()}
     return Value(numbers.pop()) if len(numbers) == 1 else over_seeds(runs)

@@ -110,7 +110,7 @@ class Table:
         """Write it for programs: names as configs have them, and plain numbers.
 
         A column with intervals is followed by ``<heading> low`` and ``<heading> high``; the mean
-        of two seeds has none.
+        of two seeds has none over seeds.
 
         >>> columns = [Column("model"), Column("loss")]
         >>> table = Table(columns, [{"model": "rope", "loss": Value(2.34, 2.0, 2.68)}], ["model"])
@@ -162,11 +162,13 @@ def interval_of(cell: Cell) -> tuple[str, str]:
 
 def written(value: Value, digits: int = 2, sign: str = "") -> str:
     """Write a value for readers: with ± the interval of several runs, in round brackets the numbers
-    of two, and in square ones an interval that is asymmetric or of one run over its samples.
+    of two in the place of Student's interval, and in square ones an interval that is asymmetric or
+    of one run over its samples.
 
     >>> written(Value(26.32, 25.91, 26.73, n=3)), written(Value(26.32, 25.9, 26.5))
     ('26.32 ± 0.41', '26.32 [25.90, 26.50]')
-    >>> written(Value(26.32, 22.26, 30.39, {0: Value(26.0), 1: Value(26.64)}, n=2))
+    >>> runs = {0: Value(26.0), 1: Value(26.64)}
+    >>> written(Value(26.32, 22.26, 30.39, runs, over_seeds=True, n=2))
     '26.32 (26.00, 26.64)'
     >>> written(Value(3e-8, -7.0 + 3e-8, 7.0 + 3e-8, n=3), digits=0, sign="+")
     '+0 ± 7'

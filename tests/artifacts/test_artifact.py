@@ -151,6 +151,30 @@ def test_cells_are_means_over_seeds_with_their_interval():
     assert "| TAPE " in text
 
 
+@pytest.mark.parametrize(
+    ("interval", "cell", "low"),
+    [
+        ("seeds", "75.00 (100.00, 50.00)", ""),
+        ("samples", "75.00 (100.00, 50.00)", ""),
+        ("trials", "75.00 [53.13, 88.81]", "53.1299"),
+        ("error", "75.00 (SE 2.00)", "73"),
+    ],
+)
+def test_two_seeds_are_written_in_the_place_of_an_interval_over_seeds_alone(interval, cell, low):
+    made = []
+    for run in runs("rope", [100.0, 50.0], task={"trials": 10}):
+        metrics = run["metrics"]
+        mean = metrics["test/exact_match"]
+        ends = {"test/exact_match_low": mean - 3.92, "test/exact_match_high": mean + 3.92}
+        made.append(run | {"metrics": metrics | ends})
+    columns = {"ours": {"metric": "test/exact_match", "interval": interval}}
+    artifact = addition(columns=columns, claim={})
+    table = View(artifact, "smoke", made, runs_of=lambda row: made).table
+    assert cell in table.markdown()
+    assert rows_of(table.csv())[0].get("ours low", "") == low
+    assert ("brackets hold the value of each" in table.caption) == (low == "")
+
+
 def test_a_row_has_the_runs_of_its_overrides_and_no_others():
     every = [
         *runs("rope", [20.0]),
