@@ -323,6 +323,17 @@ def test_records_are_a_table(loaded, tmp_path, monkeypatch):
         te.records("empty")
 
 
+def test_a_folder_of_runs_and_records_has_a_row_for_each_run(loaded, tmp_path, monkeypatch):
+    """With metrics as tables name them, and in the home of a user."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "both"
+    of_text = loaded.record | {"metrics": {"builtin_github/perplexity@256": 7.0}}
+    add_records(folder, [of_text])
+    (folder / "record.json").write_text(json.dumps(of_text))
+    table = te.records("~/both")
+    assert table["github/perplexity@256"].tolist() == [7.0]
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape_exp.results.record import Record
-from tape_exp.results.store import known_records, read_records, records_of_runs
+from tape_exp.results.store import known_records, merged, read_records, records_of_runs
 from tape_exp.settings.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
             working directory) and every finished run in ``runs/``.
 
     Returns:
-        A row for each record: what was run, and its metrics, a column each.
+        A row for each run, by time: what was run, and its metrics, a column each, named as in
+        tables.
 
     Raises:
         ConfigError: there is no record.
@@ -33,11 +34,12 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
     if folder is None:
         found = known_records()
     else:
-        found = [*read_records(Path(folder)), *records_of_runs(Path(folder))]
+        place = Path(folder).expanduser()
+        found = merged(records_of_runs(place), read_records(place))
     if not found:
         where = folder or "results/records and runs/"
         raise ConfigError(f"there is no record in {where}: a finished run leaves one.")
-    return frame_of([facts_of(record) | record["metrics"] for record in found])
+    return frame_of([facts_of(record) | record.measured for record in found])
 
 
 def frame_of(rows: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
