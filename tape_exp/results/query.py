@@ -13,15 +13,25 @@ from tape_exp.runs.identity import FOLDERS, NOT_COMPUTED, flat, section_of
 
 def where(words: Iterable[str]) -> dict[str, Any]:
     """Parse overrides into what they ask of a record: keys and values; of a folder or a repository
-    its last name, which is what records have.
+    its last name, and of ``text@task.text`` the text's name, which is what records have. Nothing
+    is asked by the deletion of a key, nor by the choice of another YAML for a part of the task,
+    whose name no record has.
 
     >>> where(["model=rope", "task.optim={lr: 1e-3}", "checkpoint=/home/ann/llama"])
     {'model': 'rope', 'task.optim.lr': 0.001, 'checkpoint': 'llama'}
+    >>> where(["~task.optim.clip", "text@task.text=pg19", "optim@task.optim=linear"])
+    {'task.text.name': 'pg19'}
     """
     asked: dict[str, Any] = {}
     for word in words:
+        if word.startswith("~"):
+            continue
         key, _, text = word.lstrip("+").partition("=")
-        asked |= flat(value_of(text), key)
+        group, at, place = key.partition("@")
+        if not at:
+            asked |= flat(value_of(text), key)
+        elif group == "text":
+            asked[f"{place}.name"] = text
     for key, value in asked.items():
         if key.endswith(FOLDERS) and isinstance(value, str):
             asked[key] = Path(value).name

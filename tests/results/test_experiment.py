@@ -104,6 +104,7 @@ def test_cells_have_the_seeds_of_their_experiment_whatever_was_typed():
         ["peft=lora", "peft.name=mine"],
         ["model=layers", "model.layers=[rope,nope]"],
         ["model=[{name:rope,window:16},nope]"],
+        ["task=c4", "text@task.text=pg19", "~task.optim.eps"],
     ],
 )
 def test_runs_are_found_whatever_names_their_groups(words):
