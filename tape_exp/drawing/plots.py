@@ -4,7 +4,7 @@ The suffix of ``path`` is the format. The same data give the same bytes.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,14 @@ class Panel:
     log_x: bool = False  # ticks are lengths, which double at equal distances
     log_y: bool = False  # values grow by powers of ten
     bars: bool = False  # intervals are bars, not bands
+
+
+@dataclass(frozen=True)
+class GridPanel:
+    """A heatmap with what is above it, where two spaces break the line."""
+
+    title: str
+    heatmap: Heatmap
 
 
 def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Line:
@@ -227,20 +235,20 @@ def _draw_intervals(axis: Any, line: Line, panel: Panel) -> None:
 
 
 @in_print
-def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
-    """Draw percentages over two axes: a heatmap for each name, with one colour bar from 0 to 100.
+def grids(panels: Sequence[GridPanel], path: Path, title: str = "") -> Path:
+    """Draw percentages over two axes: a heatmap for each panel, with one colour bar from 0 to 100.
 
     What was seen in training is framed. Where the rows of a single grid are not an axis, as of a
-    task that varies the length only, each row is a curve. Two spaces in a name break its line.
+    task that varies the length only, each row is a curve.
     """
-    heatmaps = [*panels.values()]
+    heatmaps = [panel.heatmap for panel in panels]
     first = heatmaps[0]
     if not first.row_label:
         return curves([_as_curve(first)], path, title)
     across = _grids_a_row(len(heatmaps))
     rows = math.ceil(len(heatmaps) / across)
     side = (WIDTH - 0.9) / across - 0.05  # inches of a grid
-    titles = [_lines_of(name, side) for name in panels]
+    titles = [_lines_of(panel.title, side) for panel in panels]
     xlabel = first.column_label
     if any(all(grid.trained) for grid in heatmaps):
         xlabel += "\nframed: seen in training"
@@ -262,10 +270,10 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     return save(figure, path)
 
 
-def _lines_of(name: str, width: float) -> list[str]:
-    """Break the name of a grid at two spaces, and where it is wider than so many inches."""
+def _lines_of(title: str, width: float) -> list[str]:
+    """Break the title of a grid at two spaces, and where it is wider than so many inches."""
     lines = []
-    for part in name.split("  "):
+    for part in title.split("  "):
         lines += fitted(part, width).split("\n")
     return lines
 

@@ -65,10 +65,11 @@ def _attention(run: Loaded, text: str | Sequence[int]) -> "Image":
 def _by_length(record: Record) -> "Image":
     """Draw the grid of a record, or its curve."""
     from tape_exp.artifacts.figures.grids import mean_grid
-    from tape_exp.drawing.plots import grids
+    from tape_exp.drawing.plots import GridPanel, grids
 
     if "axes" in record:
-        return image_of(partial(grids, {record.get("run", ""): mean_grid([record])}))
+        panel = GridPanel(record.get("run", ""), mean_grid([record]))
+        return image_of(partial(grids, [panel]))
     picture = compare(record)[1] if "config" in record else None
     if picture is None:
         raise ConfigError(

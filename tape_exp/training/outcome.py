@@ -30,7 +30,7 @@ log = logging.getLogger("tape_exp")
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
     """Write accuracy and patterns (PNG and NPZ) and tables (JSON); return the images."""
     from tape_exp.drawing.matrices import run_matrices
-    from tape_exp.drawing.plots import grids
+    from tape_exp.drawing.plots import GridPanel, grids
 
     cfg = directory.cfg
     folder = directory.artifacts
@@ -39,7 +39,7 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     title = f"{model} on {task_title(cfg.task)}, scale {cfg.scale.name}, seed {cfg.seed}"
     grid = evaluation.heatmap
     if grid is not None:
-        images.append(grids({model: grid}, folder / f"{grid.name}.png", title))
+        images.append(grids([GridPanel(model, grid)], folder / f"{grid.name}.png", title))
         np.savez_compressed(folder / f"{grid.name}.npz", values=grid.values)
     if evaluation.matrices:
         path = folder / "patterns.png"

@@ -1,10 +1,12 @@
 """Figures of artifacts, as files, and the pages of the site."""
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
 
+from tape_exp.artifacts import comparison
 from tape_exp.artifacts.artifact import load, names
 from tape_exp.artifacts.figures import figures
 from tape_exp.artifacts.view import View
@@ -42,6 +44,33 @@ def test_a_heatmap_is_drawn_and_one_that_would_show_nothing_is_not(tmp_path):
     assert {"hits (%)", "depth", "width"} <= {*re.findall(r">([^<]+)</text>", text)}
     assert draw(tmp_path / "b.svg").read_text() == text
     assert [*figures(View(artifact, "smoke", none))] == []
+
+
+RATES = ("0.001", "0.003")
+
+
+def compared(**parts) -> View:
+    """Two models with equal results at each of two rates, as ``tape-exp compare`` shows them."""
+    artifact, *_ = comparison.requested(
+        ["task=arithmetic", "model=rope,nope", f"task.optim.lr={','.join(RATES)}", "scale=smoke"]
+    )
+    records = []
+    for rate, model in product(RATES, ("rope", "nope")):
+        words = [f"task.optim.lr={rate}"]
+        name = f"{model}-{rate}"
+        records.append(record(model, 0, {"test/exact_match": 50.0}, words, run=name, **parts))
+    return comparison.view_of(artifact, records)
+
+
+def test_equal_heatmaps_have_a_panel_each_named_by_all_in_which_rows_differ():
+    draws = dict(figures(compared(heatmap=np.full((9, 9), 50.0).tolist(), axes=AXES)))
+    (panels,) = draws["-grids"].args
+    assert [panel.title for panel in panels] == [
+        "0.001, RoPE  50.0 %",
+        "0.001, NoPE  50.0 %",
+        "0.003, RoPE  50.0 %",
+        "0.003, NoPE  50.0 %",
+    ]
 
 
 def test_a_task_with_one_axis_is_a_curve_over_its_lengths(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from tape_exp.drawing import plots
 from tape_exp.drawing.matrices import Matrix, matrices, run_matrices
-from tape_exp.drawing.plots import Line, Panel, labels_with_room
+from tape_exp.drawing.plots import GridPanel, Line, Panel, labels_with_room
 from tape_exp.drawing.style import WIDTH, new_figure
 from tape_exp.runs.evaluation import Heatmap
 
@@ -94,9 +94,12 @@ def test_words_below_an_axis_are_aslant_where_they_would_overlap():
 
 def test_a_heatmap_says_what_its_frame_is(tmp_path):
     grid = Heatmap(np.eye(4), "right (%)", "first", "second", trained=(2, 2))
-    assert "seen in training" in plots.grids({"a": grid}, tmp_path / "a.svg").read_text()
+    assert "seen in training" in plots.grids([GridPanel("a", grid)], tmp_path / "a.svg").read_text()
     grid = Heatmap(np.eye(4), "right (%)", "first", "second", trained=(0, 0))
-    assert "seen in training" not in plots.grids({"a": grid}, tmp_path / "a.svg").read_text()
+    assert (
+        "seen in training"
+        not in plots.grids([GridPanel("a", grid)], tmp_path / "a.svg").read_text()
+    )
 
 
 @pytest.mark.parametrize(
