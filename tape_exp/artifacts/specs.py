@@ -153,11 +153,11 @@ class LengthsFigure:
 
 @dataclass(frozen=True)
 class LossesFigure:
-    """Validation loss by step, a line for each row."""
+    """Validation loss by step: a line for each row, and a panel for each label of a dimension."""
 
     kind: ClassVar[str] = "losses"
 
-    panels: str = ""  # the dimension that has a panel for each label; default: one panel
+    panels: str = ""  # the dimension that has a panel for each label; default: the outer ones
 
 
 @dataclass(frozen=True)

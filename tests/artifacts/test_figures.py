@@ -97,6 +97,14 @@ def test_a_curve_of_losses_has_three_points_or_more(points, drawn):
     assert len([*figures(View(artifact, "smoke", every))]) == drawn
 
 
+def test_losses_of_each_choice_of_the_outer_labels_have_a_panel():
+    curve = {"step": [0, 1, 2], "value": [3.0, 2.0, 1.0]}
+    draws = dict(figures(compared(curves={"val/loss": curve})))
+    (panels,) = draws["-losses"].args
+    lines = {panel.title: [line.name for line in panel.lines] for panel in panels}
+    assert lines == {"0.001": ["RoPE", "NoPE"], "0.003": ["RoPE", "NoPE"]}
+
+
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
     """A working directory with one run of one's own."""

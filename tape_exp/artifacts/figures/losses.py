@@ -14,26 +14,32 @@ from tape_exp.settings.naming import display_name
 
 
 def draw_losses(cells: Cells, figure: LossesFigure) -> Draw | None:
-    """Draw the mean over seeds, in a band from the lowest seed to the highest."""
-    lines: dict[str, list[Line]] = {}
+    """Draw the mean over seeds, in a band from the lowest seed to the highest: a panel for each
+    label of the dimension ``panels``, or else for each choice of the outer labels.
+    """
+    lines: dict[tuple[str, ...], list[Line]] = {}
     styles = styles_of(last_label(row) for row in cells.rows)
     further: dict[str, LineStyle] = {}  # of what has not the name of a model
     for row in cells.rows:
         labels = dict(row.labels)
-        name = last_label(row)
-        panel = labels.pop(figure.panels, "")
-        if panel:
+        if figure.panels in labels:
+            panel: tuple[str, ...] = (labels.pop(figure.panels),)
             name = ", ".join(f"{key} {label}" for key, label in labels.items())
             style = further.setdefault(name, categorical(len(further)))
         else:
+            *outer_labels, name = labels.values()
+            panel = tuple(outer_labels)
             style = styles[name]
         line = loss_line(display_name(name), cells.runs(row), style)
         if line is not None:
-            lines.setdefault(display_name(panel), []).append(line)
+            lines.setdefault(panel, []).append(line)
     if not lines:
         return None
     axes = ("step", "validation loss (nats)")
-    panels = [Panel(title, *axes, of_panel, log_y=True) for title, of_panel in lines.items()]
+    panels = []
+    for panel, of_panel in lines.items():
+        title = ", ".join(map(display_name, panel))
+        panels.append(Panel(title, *axes, of_panel, log_y=True))
     return partial(plots.curves, panels, title=title_of(cells))
 
 
