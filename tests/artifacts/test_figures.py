@@ -105,6 +105,14 @@ def test_losses_of_each_choice_of_the_outer_labels_have_a_panel():
     assert lines == {"0.001": ["RoPE", "NoPE"], "0.003": ["RoPE", "NoPE"]}
 
 
+def test_figures_of_one_kind_have_a_file_each():
+    curve = {"step": [0, 1, 2], "value": [3.0, 2.0, 1.0]}
+    every = runs("rope", [50.0, 60.0], curves={"val/loss": curve})
+    artifact = addition(figures=[{"kind": "losses"}] * 3)
+    found = [suffix for suffix, _ in figures(View(artifact, "smoke", every))]
+    assert found == ["", "-losses", "-losses-2"]
+
+
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
     """A working directory with one run of one's own."""

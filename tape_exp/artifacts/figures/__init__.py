@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import operator
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,10 +25,27 @@ from tape_exp.settings.construct import function_at
 
 def figures(cells: Cells) -> Iterator[tuple[str, Draw]]:
     """Yield a suffix of the file's name, and what draws it, for each figure to show."""
-    for number, figure in enumerate(cells.artifact.figures):
+    several = cells.artifact.figures
+    for suffix, figure in zip(suffixes(several), several, strict=True):
         draw = draw_of(cells, figure)
         if draw is not None:
-            yield "" if number == 0 else f"-{figure.kind}", draw
+            yield suffix, draw
+
+
+def suffixes(figures: Sequence[Figure]) -> list[str]:
+    """List the suffix of each figure's file: none of the first, and else its kind, with a number
+    from the second further one of a kind.
+
+    >>> suffixes([LengthsFigure(), LengthsFigure(), GridsFigure(), LengthsFigure()])
+    ['', '-lengths', '-grids', '-lengths-2']
+    """
+    found = [""] if figures else []
+    counts: Counter[str] = Counter()
+    for figure in figures[1:]:
+        counts[figure.kind] += 1
+        count = counts[figure.kind]
+        found.append(f"-{figure.kind}" if count == 1 else f"-{figure.kind}-{count}")
+    return found
 
 
 def draw_of(cells: Cells, figure: Figure) -> Draw | None:
