@@ -42,7 +42,7 @@ class Claim:
     than: list[str] | None = None  # default: all others
     pairs: bool = False  # each label against the one before it
     rows: dict[str, Any] = field(default_factory=dict)  # dimension -> labels, or ``last``
-    # at what: a column -> what it is called; of several that differ in a length the last
+    # at what: a column -> what it is called; of those that differ only in a length the last
     at: dict[str, str] = field(default_factory=dict)
     every: bool = False  # every length
     pooled: bool = False  # the mean logarithm over all lengths is one comparison

@@ -8,8 +8,8 @@ A claim is a part of ``conf/paper/<name>.yaml``. Its keys, which
   (default: the last one, as the models). The comparison is made at every label of each other
   dimension, or at those of ``rows``, where ``last`` is the last one that has a measured number.
 - at what: in each column of ``at``, whose value is what the verdict calls it. Of columns that
-  differ in a length the last one counts; with ``every`` each; with ``pooled`` the mean logarithm
-  over all of them, once for each corpus.
+  differ only in a length, as those of one corpus, the last one counts; with ``every`` each; with
+  ``pooled`` the mean logarithm over all of them.
 - how: ``lower`` numbers are better, or else higher ones. Behind by no more than ``margin`` is as
   good. Where nobody is above ``floor``, a number or the path of a function of the column, nothing
   can be told. ``digits`` is how many decimals a verdict shows, and ``builtin`` a note on verdicts
@@ -144,36 +144,30 @@ class Place:
 
 
 def places_of(view: View, claim: Claim) -> Iterator[Place]:
-    """Yield each column at which a claim compares, or the lengths of a corpus together."""
+    """Yield each column at which a claim compares: of every corpus the longest, every length, or
+    all lengths together.
+    """
     for template, title in claim.at.items():
-        if claim.pooled:
-            for columns in columns_by_corpus(view, template):
+        for columns in columns_by_corpus(view, template):
+            if claim.pooled:
                 yield Place(columns, title)
-        else:
-            for column in our_columns(view, template, claim.every):
-                yield Place([column], title)
+            elif claim.every:
+                for column in columns:
+                    yield Place([column], title)
+            else:
+                yield Place(columns[:1], title)
 
 
 def columns_by_corpus(view: View, template: str) -> list[list[ArtifactColumn]]:
-    """Group our columns of a template that differ only in their length, the longest first."""
+    """Group our columns of a template that differ only in their length, the last one first: these
+    are of one corpus, which all values but numbers name.
+    """
     groups: dict[tuple[Any, ...], list[ArtifactColumn]] = {}
-    for column in our_columns(view, template, every_length=True):
-        corpus = tuple(value for value in column.at.values() if not isinstance(value, int))
-        groups.setdefault(corpus, []).append(column)
-    return [*groups.values()]
-
-
-def our_columns(view: View, template: str, every_length: bool = False) -> list[ArtifactColumn]:
-    """List our columns of a template: of those that differ in a length the last, or all from it."""
-    columns = [column for column in view.columns_named(template) if column.who == "ours"]
-    if not all(is_by_length(column) for column in columns):
-        return columns
-    return columns[::-1] if every_length else columns[-1:]
-
-
-def is_by_length(column: ArtifactColumn) -> bool:
-    """Say whether a column is told from its neighbours by numbers only."""
-    return all(isinstance(value, int) for value in column.at.values())
+    for column in view.columns_named(template):
+        if column.who == "ours":
+            corpus = tuple(value for value in column.at.values() if not isinstance(value, int))
+            groups.setdefault(corpus, []).append(column)
+    return [columns[::-1] for columns in groups.values()]
 
 
 # ---- a contest: our numbers and the paper's ----
@@ -294,11 +288,13 @@ def papers_place(view: View, column: ArtifactColumn) -> dict[str, Any]:
     is from ours; empty where its numbers are by neither.
 
     With the lengths 512, 1024 and 2048 of the paper and 64 and 128 of ours, the column of 64 tokens
-    has ``{"n": 1024}``.
+    has ``{"n": 1024}``, of every corpus.
     """
     paper = view.artifact.paper
     if "lengths" in paper:
-        from_longest = our_columns(view, column.template, every_length=True).index(column)
+        groups = columns_by_corpus(view, column.template)
+        (columns,) = [columns for columns in groups if column in columns]
+        from_longest = columns.index(column)
         lengths = paper["lengths"][::-1]
         length = lengths[from_longest] if from_longest < len(lengths) else None
         return {name: length for name, n in column.at.items() if isinstance(n, int)}

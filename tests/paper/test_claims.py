@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tape_exp.artifacts.artifact import Claim, load, names
+from tape_exp.artifacts.artifact import Artifact, Claim, load, names
 from tape_exp.artifacts.view import View
 from tape_exp.paper import claims, verdicts
 from tape_exp.paper.claims import contests
@@ -154,6 +154,29 @@ def test_several_lengths_of_one_model_are_one_comparison():
     p = stats.ttest_rel(*logs).pvalue
     means = f"TAPE {np.mean(logs[1]):.2f}, RoPE {np.mean(logs[0]):.2f}"
     assert found.short == f"perplexity: {means}, p = {p:.2g}"
+
+
+def test_of_the_lengths_of_each_corpus_the_last_counts_and_the_papers_are_beside_them(monkeypatch):
+    monkeypatch.setattr(Artifact, "paper", {"lengths": [512, 1024]})
+    each = {"c": ["books", "code"], "n": [64, 128]}
+    columns = {"{c} {n}": {"each": each, "metric": "{c}/perplexity@{n}"}}
+    claim = {"text": "", "at": {"{c} {n}": "{c}"}}
+
+    def places(**further):
+        of_claim = view([], columns=columns, claim=claim | further)
+        (one,) = of_claim.artifact.claims
+        found = []
+        for place in claims.places_of(of_claim, one):
+            papers = [claims.papers_place(of_claim, column)["n"] for column in place.columns]
+            found.append(([column.name for column in place.columns], papers))
+        return found
+
+    assert places() == [(["books 128"], [1024]), (["code 128"], [1024])]
+    assert places(pooled=True) == [
+        (["books 128", "books 64"], [1024, 512]),
+        (["code 128", "code 64"], [1024, 512]),
+    ]
+    assert [papers for _, papers in places(every=True)] == [[1024], [512], [1024], [512]]
 
 
 def test_a_floor_is_cleared_only_beyond_the_error_of_the_samples():
