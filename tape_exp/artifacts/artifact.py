@@ -29,6 +29,7 @@ from tape_exp.settings.errors import ConfigError, choose
 from tape_exp.settings.plugins import names_in, yaml_of
 
 DEFAULT = {"smoke": None, "small": "a GPU", "paper": "a GPU"}
+LADDER = "ladder"  # the scale of artifacts whose rows name the scales of their runs, no config
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from tape_exp.artifacts.artifact import Artifact, paper_value, select
+from tape_exp.artifacts.artifact import LADDER, Artifact, paper_value, select
 from tape_exp.artifacts.averages import average
 from tape_exp.artifacts.columns import ArtifactColumn, columns_of, has_row
 from tape_exp.artifacts.rows import Row, fill, label_of, once, rows_of
@@ -224,7 +224,7 @@ class Cells:
         """
         if runs is None:
             overrides = [*self.common]
-            if not names_scale(overrides) and self.scale != "ladder":
+            if not names_scale(overrides) and self.scale != LADDER:
                 overrides.append(f"scale={self.scale}")
             runs = self.index.fitting(overrides)
         values: list[Any] = []

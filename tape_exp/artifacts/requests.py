@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tape_exp.artifacts import runs
-from tape_exp.artifacts.artifact import Artifact, load, names
+from tape_exp.artifacts.artifact import LADDER, Artifact, load, names
 from tape_exp.experiments import grid
 from tape_exp.experiments.bases import locate_all
 from tape_exp.experiments.run_spec import RunSpec
@@ -24,7 +24,7 @@ def specs_of_words(words: Sequence[str]) -> list[RunSpec]:
 
 def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
     """Read which artifacts, scale, seeds and further overrides the words of ``run`` ask for."""
-    scale, seeds, extra = grid.scale_and_seeds([word for word in words if "=" in word])
+    scale, seeds, extra = grid.scale_and_seeds([word for word in words if "=" in word], [LADDER])
     for word in extra:
         if word.startswith(("task=", "model=", "peft=", "debug")):
             raise ConfigError(

@@ -124,8 +124,11 @@ def take(overrides: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, list[
     return values, [override for override in overrides if override not in of_keys]
 
 
-def scale_and_seeds(overrides: Sequence[str]) -> tuple[str, list[int], list[str]]:
-    """Take ``scale=`` (default: smoke) and ``seed=`` (default: 0) out of overrides.
+def scale_and_seeds(
+    overrides: Sequence[str], further_scales: Sequence[str] = ()
+) -> tuple[str, list[int], list[str]]:
+    """Take ``scale=`` (default: smoke) and ``seed=`` (default: 0) out of overrides; a command may
+    know further scales than the configs of ``conf/scale``.
 
     >>> scale_and_seeds(["scale=small", "seed=0,1", "trainer=cpu"])
     ('small', [0, 1], ['trainer=cpu'])
@@ -134,7 +137,7 @@ def scale_and_seeds(overrides: Sequence[str]) -> tuple[str, list[int], list[str]
     scales = values.get("scale", ["smoke"])
     if len(scales) > 1:
         raise ConfigError(f"scale={','.join(scales)}: this command takes one scale.")
-    one_of("scale", scales[0], [*names_in("scale"), "ladder"])  # all its sizes
+    one_of("scale", scales[0], [*names_in("scale"), *further_scales])
     seeds = values.get("seed", ["0"])
     if not all(seed.isdigit() for seed in seeds):
         raise ConfigError(f"seed={','.join(seeds)} must be integers from 0, as in seed=0,1,2.")

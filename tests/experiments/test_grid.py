@@ -6,9 +6,9 @@ import pytest
 
 from tape_exp.artifacts import runs as room
 from tape_exp.artifacts.artifact import load
-from tape_exp.artifacts.requests import specs_of_words
+from tape_exp.artifacts.requests import requested, specs_of_words
 from tape_exp.experiments.bases import base_of
-from tape_exp.experiments.grid import combinations
+from tape_exp.experiments.grid import combinations, scale_and_seeds
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.experiments.slurm import sweep_folder
 from tape_exp.results.record import Record
@@ -61,6 +61,13 @@ def test_words_that_name_no_runs(words, told):
     with pytest.raises(ConfigError) as error:
         specs_of_words(words.split())
     assert told in str(error.value)
+
+
+def test_only_artifacts_have_the_scale_of_all_sizes():
+    with pytest.raises(ConfigError, match="scale=ladder is not known"):
+        scale_and_seeds(["model=rope", "scale=ladder"])
+    artifacts, scale, *_ = requested(["fig_address", "scale=ladder"])
+    assert ([artifact.name for artifact in artifacts], scale) == (["fig_address"], "ladder")
 
 
 @pytest.mark.parametrize(
