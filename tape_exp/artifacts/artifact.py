@@ -162,13 +162,19 @@ def one_or_several(part: Any) -> list[Any]:
 def claim_of(keys: Mapping[str, Any], file: str) -> Claim:
     """Make a claim of its keys."""
     if "text" not in keys or not {"at", "rule"} & keys.keys():
-        raise ConfigError(f"{file}: the claim needs text: and at:.")
+        raise ConfigError(f"{file}: the claim needs text:, and at: or rule:.")
     return part_of(Claim, keys, file, "the claim")
 
 
 def yaml_keys(path: Path) -> dict[str, Any]:
-    """Read the keys of a YAML; those that it lacks are of the one that it is ``like``."""
+    """Read the keys of a YAML; those that it lacks are of the one that it is ``like``.
+
+    Raises:
+        ConfigError: it has none, as an empty file.
+    """
     own = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(own, dict):
+        raise ConfigError(f"{path} has no keys; an artifact needs title: at least.")
     like = own.pop("like", None)
     return own if like is None else yaml_keys(path.with_name(f"{like}.yaml")) | own
 

@@ -125,6 +125,23 @@ def test_a_package_is_drawn_into_its_own_results(tmp_path):
     assert not [*here.iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("yaml", "told"),
+    [
+        ("", "has no keys; an artifact needs title: at least."),
+        ("title: Mine\nclaim: {text: TAPE is best.}\n", "claim needs text:, and at: or rule:."),
+    ],
+)
+def test_what_an_artifact_lacks_is_told(yaml, told, tmp_path, monkeypatch):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "mine.yaml").write_text(yaml)
+    folders_of_conf = [tmp_path, *plugins.conf_folders()]
+    monkeypatch.setattr(plugins, "conf_folders", lambda: folders_of_conf)
+    with pytest.raises(ConfigError) as error:
+        load("mine")
+    assert str(error.value).endswith(told)
+
+
 def test_a_run_with_further_settings_stays_out_of_the_table():
     """Shortened runs, and those of an artifact of one's own, are no runs of the paper's."""
     for further in ("task.optim.max_steps=4", "+model.window=4"):
