@@ -28,7 +28,9 @@ def two_seeds(cells: Cells) -> str:
 
 
 def tested_rivals(cells: Cells) -> str:
-    """Name the rivals of the claims, where these leave out some of the models that are shown."""
+    """Name the rivals of the claims, where these leave out some of the models that are shown;
+    without the favourites, unless these are compared with each other only.
+    """
     last = cells.dimensions()[-1:]
     shown = {row.labels[name] for row in cells.rows for name in last}
     favourites: list[str] = []
@@ -38,7 +40,8 @@ def tested_rivals(cells: Cells) -> str:
         rivals += shown if claim.than is None else claim.than
     if not rivals or not shown - {*rivals, *favourites}:
         return ""
-    names = [display_name(name) for name in dict.fromkeys(rivals) if name not in favourites]
+    others = [name for name in rivals if name not in favourites]
+    names = [display_name(name) for name in dict.fromkeys(others or rivals)]
     claims = "The claim is" if len(cells.artifact.claims) == 1 else "Claims are"
     return f"{claims} tested against {listed(names)} only."
 

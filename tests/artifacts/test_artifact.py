@@ -288,6 +288,12 @@ def test_a_default_that_has_changed_since_makes_another_experiment(key):
     assert view([known]).all_runs == {}
 
 
+def test_a_claim_among_favourites_names_them_in_the_caption():
+    claim = {"text": "", "at": {"{who}": ""}, "better": ["tape", "fire"], "than": ["fire", "tape"]}
+    table = view(runs("rope", [20.0]), claim=claim).table
+    assert "The claim is tested against FIRE and TAPE only." in table.caption
+
+
 def test_a_key_in_which_rows_differ_is_in_the_caption():
     def caption(records):
         def runs_of(row):
