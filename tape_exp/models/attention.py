@@ -363,8 +363,8 @@ def bucket(length: int) -> int:
     """Return the length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the
     power of two above, so that there are few lengths and at most a quarter is added.
 
-    >>> [bucket(length) for length in (100, 1000, 1500, 3000)]
-    [128, 1024, 1536, 3072]
+    >>> bucket(100), bucket(1000), bucket(1500), bucket(3000)
+    (128, 1024, 1536, 3072)
     """
     power_of_two = 1 << (length - 1).bit_length()
     unit = max(128, power_of_two // 8)
