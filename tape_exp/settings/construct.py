@@ -73,6 +73,8 @@ def locate(target: Any, section: str) -> type:
         ConfigError: it cannot be imported, or is no such class.
     """
     base = resolve_name(BASES.get(section.partition(".")[0], "builtins.object"))
+    if target is None:
+        raise ConfigError(f"{section} has no _target_; its YAML must name a class: _target_: …")
     try:
         module, _, name = target.rpartition(".")
         cls = getattr(import_module(module), name)

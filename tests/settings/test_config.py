@@ -135,6 +135,7 @@ def test_a_pattern_of_layers_says_all_that_its_run_depends_on():
             "model._target_=tape_exp.models.positions.tape.TAP",
             ["model._target_=", "loaded"],
         ),
+        ("model", "model._target_=null", ["model has no _target_", "must name a class"]),
         ("task", "task._target_=tape_exp.models.positions.nope.NoPE", ["subclass", "Task"]),
     ],
 )
