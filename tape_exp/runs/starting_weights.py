@@ -17,6 +17,12 @@ from tape_exp.settings.plugins import yaml_of
 
 LOCAL = (".", "/", "~", "runs/", "data/")  # a path, where one of the hub's names could be
 OF_LLAMA = ("config.json", "adapter_config.json")  # one of which the folder of a Llama has
+FILES = (
+    ".ckpt",
+    ".gguf",
+    ".safetensors",
+    ".json",
+)  # names of files, also of those that are not there
 
 
 def find(cfg: DictConfig, any_text: bool = False) -> Path | None:
@@ -42,7 +48,7 @@ def find(cfg: DictConfig, any_text: bool = False) -> Path | None:
         return None
     spec = str(cfg.checkpoint)
     path = Path(spec).expanduser()
-    if path.suffix in (".gguf", ".safetensors", ".json") or path.is_file():
+    if path.is_file() or (path.suffix in FILES and not path.is_dir()):
         return _of_file(path, cfg)
     if path.is_dir() and not is_task(spec):
         return _of_folder(path, cfg)
@@ -95,6 +101,8 @@ def _of_file(path: Path, cfg: DictConfig) -> Path:
     """Return a ``.ckpt``, or the folder that is made of a ``.gguf``; refuse part of a Llama."""
     if path.suffix in (".safetensors", ".json"):
         raise ConfigError(f"checkpoint={path} is a file of a Llama; name its folder: {path.parent}")
+    if not path.is_file():
+        raise ConfigError(f"checkpoint={path}: there is no such file.")
     if path.suffix == ".gguf":
         return _converted(path, cfg)
     return path
@@ -117,8 +125,6 @@ def _of_folder(folder: Path, cfg: DictConfig) -> Path:
 
 def _converted(gguf_file: Path, cfg: DictConfig) -> Path:
     """Make the folder of a Llama below ``cache`` of a GGUF file."""
-    if not gguf_file.is_file():
-        raise ConfigError(f"checkpoint={gguf_file}: there is no such file.")
     from tape_exp.models import gguf  # imports torch
 
     return gguf.converted(gguf_file, Path(cfg.cache).expanduser())

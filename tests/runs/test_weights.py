@@ -564,3 +564,10 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
 def test_a_run_that_was_moved_out_of_its_folder_looks_for_others_where_its_config_says(run, runs):
     cfg = compose_config(["model=rope", "task=arithmetic", "runs=its"])
     assert checkpoint_info.folder_of_runs(Path(run), cfg) == runs
+
+
+@pytest.mark.parametrize("name", ["mine.ckpt", "runs/mine.ckpt", "mine.gguf"])
+def test_a_file_that_is_not_there_is_named_as_one(name):
+    cfg = compose_config(["task=passkey", f"checkpoint={name}"])
+    with pytest.raises(ConfigError, match=f"^checkpoint={name}: there is no such file"):
+        starting_weights.find(cfg)
