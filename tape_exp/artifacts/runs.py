@@ -48,9 +48,10 @@ def specs_of_artifacts(
     """
     records = read_records() if records is None else records
     index = RecordIndex(records)
+    all_cells = [Cells(artifact, scale, index) for artifact in artifacts]
     every: list[ArtifactRun] = []
-    for seed, artifact in itertools.product(seeds, artifacts):
-        every += runs_at(Cells(artifact, scale, index), seed)
+    for seed, cells in itertools.product(seeds, all_cells):
+        every += runs_at(cells, seed)
     check_patterns(only, [run.label for run in every])
     specs: dict[str, RunSpec] = {}
     shown: list[Record] = []

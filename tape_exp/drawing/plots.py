@@ -313,16 +313,8 @@ def _as_curve(heatmap: Heatmap) -> Panel:
     lines = []
     for number, (name, y) in enumerate(zip(heatmap.rows, heatmap.values, strict=True)):
         lines.append(Line(name, lengths, y, style=categorical(number)))
-    return Panel(
-        title="",
-        xlabel=heatmap.column_label,
-        ylabel=heatmap.title,
-        lines=lines,
-        trained=heatmap.trained_length,
-        ticks=lengths,
-        ylim=PERCENT,
-        log_x=min(lengths) > 0,
-    )
+    axis = length_axis(lengths, heatmap.trained_length)
+    return Panel("", heatmap.column_label, heatmap.title, lines, ylim=PERCENT, **axis)
 
 
 def length_axis(lengths: Sequence[int], trained: float | None) -> dict[str, Any]:

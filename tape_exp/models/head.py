@@ -20,8 +20,7 @@ Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 @dataclass(frozen=True)
 class Logits:
     """Return the logits of all tokens, (B, T, V). Subclasses return something else: each says which
-    tokens it reads, and what it computes of their normed residual stream. What they hold may be on
-    any device.
+    tokens it reads, and what it computes of their normed residual stream.
     """
 
     def select(self, x_BTC: Tensor) -> Tensor:

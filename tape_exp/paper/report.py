@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if (out / "pages").exists() and not (out / "mkdocs.yml").exists():
         raise ConfigError(f"{out}/pages was not written by this command; choose another --out.")
-    write(out / "pages")
     write_atomically(out / "mkdocs.yml", CONFIG)
+    write(out / "pages")
     build(load_config(str(out / "mkdocs.yml")))
     print(out / "site" / "index.html")
     return 0

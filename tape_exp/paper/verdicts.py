@@ -130,10 +130,9 @@ class Contest:
         intervals overlap.
         """
         ours = shifted(ours, self.allowed)
-        if ours.low is not None and theirs.high is not None:
-            assert ours.high is not None
-            assert theirs.low is not None
-            if ours.low <= theirs.high and theirs.low <= ours.high:
+        no_interval = None in (ours.low, ours.high, theirs.low, theirs.high)
+        if not no_interval:
+            if ours.low <= theirs.high and theirs.low <= ours.high:  # type: ignore[operator]
                 return UNCLEAR
             if min(ours.n, theirs.n) > 1:
                 is_higher = ours.number > theirs.number

@@ -143,10 +143,7 @@ class Stretch:
 
 
 def unscaled(stretch: Stretch, powers_M: Tensor, lengths_B: Tensor | None = None) -> Frequencies:
-    """Leave the frequencies as RoPE has them (Su et al., 2021)::
-
-    θ_m = θ^(-2m/d)
-    """
+    """Leave the frequencies as RoPE has them, θ_m = θ^(-2m/d) (Su et al., 2021)."""
     return stretch.theta**-powers_M, 1.0
 
 

@@ -68,10 +68,12 @@ class Wall(PositionEncoding):
 def _faded_logits(q_BHNID: Tensor, k_BHNID: Tensor, log_f_BHNID: Tensor) -> Tensor:
     """Return the logits times √d, (B, H, N I, N I), block after block of queries::
 
-    keys of block     0        1        2
-    queries of 0    within     0        0
-    queries of 1    earlier  within     0       earlier: queries faded from the beginning of
-    queries of 2    earlier  earlier  within    their block on, and keys faded up to there
+        keys of block     0        1        2
+        queries of 0    within     0        0
+        queries of 1    earlier  within     0
+        queries of 2    earlier  earlier  within
+
+    ``earlier`` are queries faded from the beginning of their block on, and keys faded up to there.
     """
     within_BHNIJ = _within(q_BHNID, k_BHNID, log_f_BHNID)
     length = q_BHNID.shape[2] * q_BHNID.shape[3]

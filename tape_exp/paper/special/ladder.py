@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tape_exp.artifacts.cells import Cells
-from tape_exp.artifacts.figures.shared import Draw
+from tape_exp.artifacts.figures.shared import FEWEST, Draw
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel
 from tape_exp.drawing.style import LineStyle, styles_of
@@ -13,7 +13,6 @@ from tape_exp.paper.special.addition_trend import paper_extra_lengths
 from tape_exp.results.statistics import Value, lead, over_seeds
 from tape_exp.settings.naming import display_name
 
-FEWEST = 3  # points that a line may join
 ByDigits = dict[int, Value]
 
 

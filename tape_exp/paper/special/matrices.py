@@ -6,10 +6,10 @@ import numpy as np
 
 from tape_exp.artifacts.cells import Cells
 from tape_exp.artifacts.figures.shared import Draw, last_label, title_of
-from tape_exp.drawing.matrices import Matrix, MatrixName, causal, matrices
+from tape_exp.drawing.matrices import QUANTITIES, Matrix, MatrixName, causal, matrices
 from tape_exp.results.record import Record
 
-PRODUCTS = "E·Eᵀ"
+PRODUCTS = QUANTITIES["products"]
 
 
 def layers(cells: Cells) -> Draw | None:
