@@ -42,18 +42,20 @@ def check_options(options: argparse.Namespace) -> None:
     runs here and submits them.
     """
     check_options_of_jobs(options)
-    if options.slurm and options.cores:
-        raise ConfigError("--cores runs here, and --slurm submits: leave one of them out.")
     if options.slurm and options.minutes:
         raise ConfigError("--minutes is for runs here: slurm.time=<minutes> is the time of a job.")
 
 
 def check_options_of_jobs(options: argparse.Namespace) -> None:
-    """Raise :class:`ConfigError` where a command says something of jobs and submits none."""
+    """Raise :class:`ConfigError` where a command says something of jobs and submits none, or says
+    how many cores runs here have and submits them.
+    """
     of_jobs = [argument for argument in options.words if argument.startswith("slurm.")]
     of_jobs += [f"--{name}" for name in ("cap", "dirty", "after") if getattr(options, name, None)]
     if of_jobs and not options.slurm:
         raise ConfigError(f"{of_jobs[0]} is for jobs of SLURM: add --slurm, or leave it out.")
+    if options.slurm and options.cores:
+        raise ConfigError("--cores runs here, and --slurm submits: leave one of them out.")
 
 
 def execute(

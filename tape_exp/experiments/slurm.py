@@ -5,7 +5,6 @@ function of the runs and of the place. Only the runs that are neither finished n
 submitted, whatever words name them; they resume from their last checkpoints.
 """
 
-import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from tape_exp.experiments.queue import (
 )
 from tape_exp.experiments.run_spec import RunSpec, write_specs
 from tape_exp.experiments.snapshot import check_committed, place_of, snapshot
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 
@@ -180,7 +179,7 @@ def sweep_folder(specs: Sequence[RunSpec]) -> Path:
     """Find ``<runs>/.sweeps/<name>``: the name is a function of the runs and of this place."""
     sweeps = Path(specs[0].config.runs).expanduser().resolve() / ".sweeps"
     text = "\n".join([str(sweeps), *(spec.line for spec in specs)])
-    return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]
+    return sweeps / short_hash([text])[:10]
 
 
 def write_sweep(specs: Sequence[RunSpec], sweep: Path, head: str) -> Path:

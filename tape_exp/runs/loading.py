@@ -49,7 +49,7 @@ def load_and_adapt(
             f"checkpoint {checkpoint} is a base model, and peft={cfg.peft.name} untrained changes "
             "nothing: train it with task=extend, and then set checkpoint=extend; or set peft=none."
         )
-    _check_config(decoder, cfg, checkpoint, adaptation)
+    _check_config(decoder, cfg, run, checkpoint, adaptation)
     base = base_of(checkpoint) if partial else checkpoint
     if base != checkpoint:
         _check_base(checkpoint, base)
@@ -113,12 +113,16 @@ def load_weights(
 
 
 def _check_config(
-    decoder: Decoder, cfg: DictConfig, checkpoint: Path, adaptation: Adaptation | None
+    decoder: Decoder,
+    cfg: DictConfig,
+    run: DictConfig | None,
+    checkpoint: Path,
+    adaptation: Adaptation | None,
 ) -> None:
     """Refuse weights that another encoding, or other numbers of ``peft``, would use wrongly; only
-    warn where nothing is adapted. A file outside of runs is taken as it is.
+    warn where nothing is adapted. ``run`` is the config of the checkpoint's run; a file without one
+    is taken as it is.
     """
-    run = run_config(checkpoint)
     is_base = checkpoint.is_dir() if run is None else run.peft.name == "none"
     if adaptation is not None and is_base:
         _check_continuity(decoder, cfg, run, adaptation)

@@ -9,7 +9,6 @@ from tape_exp.experiments.execute import check_options_of_jobs, positive
 from tape_exp.experiments.grid import as_flags
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.settings.commands import command
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.parser import ArgumentParser
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Search and print the result; status 1 where trials failed, 85 where there was no time."""
     options = options_of(sys.argv[1:] if arguments is None else arguments)
     check_options_of_jobs(options)
-    if options.slurm and options.cores:
-        raise ConfigError("--cores runs here, and --slurm submits: leave one of them out.")
     from tape_exp.tune.report import print_report
     from tape_exp.tune.search import search_from
     from tape_exp.tune.trials import Trials

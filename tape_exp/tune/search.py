@@ -5,7 +5,6 @@ A set of values is written as in Hydra's sweeps: ``interval(a,b)``, ``int(interv
 """
 
 import argparse
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ from tape_exp.experiments.grid import (
     take,
     without_places,
 )
+from tape_exp.machine.files import short_hash
 from tape_exp.runs.evaluation import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
@@ -80,7 +80,7 @@ class Search:
         del identity["model"]
         del identity["seed"]
         parts.append(identity)
-        digits = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
+        digits = short_hash([json.dumps(parts, sort_keys=True)])[:10]
         return f"{self.task}-{self.scale}-{digits}"
 
     @cached_property
