@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
 from tape_exp.models.llama import fingerprint, read_config
+from tape_exp.results.metric_names import is_result
 from tape_exp.results.record import Record
 from tape_exp.runs.checkpoint_info import chat_template, run_config
-from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, warn

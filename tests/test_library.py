@@ -14,8 +14,8 @@ import torch
 
 import tape_exp as te
 from tape_exp.data.batch import IGNORE
+from tape_exp.results.metric_names import is_result
 from tape_exp.results.store import add_records, read_records
-from tape_exp.runs.evaluation import is_result
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT

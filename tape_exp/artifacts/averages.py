@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tape_exp.results import statistics
-from tape_exp.results.derived import value_of
 from tape_exp.results.record import Record
-from tape_exp.results.statistics import Value
+from tape_exp.results.statistics import Value, value_of_metric
 from tape_exp.settings.errors import one_of
 
 INTERVALS: dict[str, Callable[[Mapping[int, Value]], Value]] = {
@@ -32,7 +31,7 @@ def average(
     one_of("interval", interval, (TRIALS, *INTERVALS))
     by_seed = {}
     for run in runs:
-        value = value_of(run.metrics, metric)
+        value = value_of_metric(run.metrics, metric)
         if value is not None:
             by_seed[run.seed] = value
     if not by_seed:

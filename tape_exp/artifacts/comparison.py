@@ -25,11 +25,11 @@ from tape_exp.experiments.grid import (
     without_places,
 )
 from tape_exp.machine.files import write_atomically
-from tape_exp.results.derived import DERIVED, as_shown
+from tape_exp.results.derived import DERIVED
+from tape_exp.results.metric_names import as_shown, check_metric, is_result, main_results
 from tape_exp.results.query import where
 from tape_exp.results.record import Record
 from tape_exp.results.store import merged, read_records, records_of_runs
-from tape_exp.runs.evaluation import check_metric, is_result, main_results
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title

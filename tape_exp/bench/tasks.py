@@ -8,8 +8,7 @@ from typing import Any
 
 from tape_exp.bench.guess import guess
 from tape_exp.data.groups import GROUPS
-from tape_exp.results.statistics import Value, Z
-from tape_exp.runs.evaluation import wilson
+from tape_exp.results.statistics import Value, Z, wilson
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM

@@ -28,7 +28,7 @@ from tape_exp.drawing.style import (
     new_figure,
     save,
 )
-from tape_exp.runs.evaluation import Heatmap
+from tape_exp.results.evaluation import Heatmap
 
 MARKED = 16  # points of a line that have a marker, at most
 PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages

@@ -5,7 +5,7 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
-from tape_exp.runs.evaluation import Heatmap
+from tape_exp.results.evaluation import Heatmap
 
 
 class Terminal(Console):

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 
 from tape_exp.experiments.run_spec import RunSpec
-from tape_exp.results.derived import DERIVED, as_shown
-from tape_exp.runs.evaluation import check_metric
+from tape_exp.results.derived import DERIVED
+from tape_exp.results.metric_names import as_shown, check_metric
 from tape_exp.settings.errors import ConfigError
 
 

@@ -8,9 +8,9 @@ from tape_exp.library.image import image_of
 from tape_exp.library.models import evaluate
 from tape_exp.library.tables import facts_of, frame_of
 from tape_exp.models.decoder import Decoder
+from tape_exp.results.metric_names import is_result
 from tape_exp.results.record import Record
 from tape_exp.results.store import varying
-from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.identity import NOT_COMPUTED, flat, variant
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import task_title

@@ -18,9 +18,9 @@ from tape_exp.bench.bench import OUT, Bench
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import pages
 from tape_exp.paper.pages import Judged, Judgement
+from tape_exp.results.metric_names import is_result
 from tape_exp.results.record import Record
 from tape_exp.results.store import commits, known_records
-from tape_exp.runs.evaluation import is_result
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name, task_title

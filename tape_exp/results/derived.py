@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp.results.statistics import Value, Z
-from tape_exp.runs.evaluation import wilson
+from tape_exp.results.statistics import wilson
 
-BUILTIN = "builtin_"
 # What `Record.metrics` has besides the metrics of a task, as patterns of a shell.
 DERIVED = (
     "parameters",
@@ -201,28 +199,3 @@ def _of_matrices(run: Mapping[str, Any]) -> dict[str, float]:
             metrics[f"dominance@{layer}"] = round(float(diagonal / others), 9)
             metrics[f"range@{layer}"] = float(np.ptp(matrix[below]))
     return metrics
-
-
-def as_shown(metric: str) -> str:
-    """Name a metric as tables do: that of built-in text as that of the corpus.
-
-    >>> as_shown("builtin_qasper/f1")
-    'qasper/f1'
-    """
-    return metric.removeprefix(BUILTIN)
-
-
-def value_of(metrics: Mapping[str, float], metric: str) -> Value | None:
-    """Return a metric of a run, with its interval over samples if it has one.
-
-    >>> value = value_of({"f1": 21.0, "f1_low": 20.5, "f1_high": 21.5}, "f1")
-    >>> value.number, value.low, value.high
-    (21.0, 20.5, 21.5)
-    """
-    if metric not in metrics:
-        return None
-    number = metrics[metric]
-    error = metrics.get(f"{metric}_stderr")
-    if error is not None:
-        return Value(number, number - Z * error, number + Z * error)
-    return Value(number, metrics.get(f"{metric}_low"), metrics.get(f"{metric}_high"))

@@ -29,7 +29,7 @@ def where(words: Iterable[str]) -> dict[str, Any]:
         key, _, text = word.lstrip("+").partition("=")
         group, at, place = key.partition("@")
         if not at:
-            asked |= flat(value_of(text), key)
+            asked |= flat(parsed_value(text), key)
         elif group == "text":
             asked[f"{place}.name"] = text
     for key, value in asked.items():
@@ -39,10 +39,10 @@ def where(words: Iterable[str]) -> dict[str, Any]:
 
 
 @cache
-def value_of(text: str) -> Any:
+def parsed_value(text: str) -> Any:
     """Parse the value of an override, as Hydra reads it; what it cannot read is text.
 
-    >>> value_of("1e-3"), value_of("64"), value_of("null")
+    >>> parsed_value("1e-3"), parsed_value("64"), parsed_value("null")
     (0.001, 64, None)
     """
     try:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from tape_exp.results.derived import as_shown, derived
+from tape_exp.results.derived import derived
 from tape_exp.results.experiment import Experiment
+from tape_exp.results.metric_names import as_shown
 from tape_exp.runs.identity import flat
 
 NAMED = ("model", "task", "peft")

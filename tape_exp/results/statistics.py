@@ -1,23 +1,23 @@
 """What several seeds can tell: intervals, paired tests, and families of tests.
 
-A :class:`Value` is a number with its interval. That of a cell is made of the values of its runs, by
-seed: ``over_seeds``, ``over_samples``, ``over_trials``, ``with_error`` or ``over_counts``. Two of
-them are compared by ``paired``, over the seeds that both have, and the p values of several such
-tests are adjusted by ``holm``.
+A :class:`Value` is a number with its interval: of a run by ``value_of_metric``. That of a cell is
+made of the values of its runs, by seed: ``over_seeds``, ``over_samples``, ``over_trials``,
+``with_error`` or ``over_counts``. Two of them are compared by ``paired``, over the seeds that both
+have, and the p values of several such tests are adjusted by ``holm``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import hypot, log
+from math import hypot, log, sqrt
 from statistics import mean
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from tape_exp.runs.evaluation import wilson
-
-Z = 1.96  # standard errors to each side of a 95 % interval over samples
+# Standard errors to each side of a 95 % interval: the 97.5 % quantile of the normal distribution.
+Z_95 = 1.959963984540054  # in Wilson's interval
+Z = 1.96  # in intervals of standard errors: with more digits, those of recorded tables would change
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,22 @@ class Value:
             high=None if self.high is None else factor * self.high,
             runs={seed: run.times(factor) for seed, run in self.runs.items()},
         )
+
+
+def value_of_metric(metrics: Mapping[str, float], metric: str) -> Value | None:
+    """Return a metric of a run, with its interval over samples if it has one.
+
+    >>> value = value_of_metric({"f1": 21.0, "f1_low": 20.5, "f1_high": 21.5}, "f1")
+    >>> value.number, value.low, value.high
+    (21.0, 20.5, 21.5)
+    """
+    if metric not in metrics:
+        return None
+    number = metrics[metric]
+    error = metrics.get(f"{metric}_stderr")
+    if error is not None:
+        return Value(number, number - Z * error, number + Z * error)
+    return Value(number, metrics.get(f"{metric}_low"), metrics.get(f"{metric}_high"))
 
 
 def over_seeds(runs: Mapping[int, Value]) -> Value:
@@ -118,6 +134,21 @@ def over_trials(runs: Mapping[int, Value], trials: int) -> Value:
     total = trials * len(runs)
     correct = round(sum(run.number * trials / 100 for run in runs.values()))
     return Value(100 * correct / total, *wilson(correct, total), runs, n=len(runs))
+
+
+def wilson(correct: float, trials: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share of successes, in percent.
+
+    >>> low, high = wilson(9, 10)
+    >>> round(low, 1), round(high, 1)
+    (59.6, 98.2)
+    """
+    share = correct / trials
+    centre = 2 * correct + Z_95**2
+    half = Z_95 * sqrt(4 * correct * (1 - share) + Z_95**2)
+    low = (centre - half) / (2 * (trials + Z_95**2))
+    high = (centre + half) / (2 * (trials + Z_95**2))
+    return 100 * max(low, 0.0), 100 * min(high, 1.0)
 
 
 def with_error(runs: Mapping[int, Value]) -> Value:

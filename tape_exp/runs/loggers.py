@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.metrics import Stopwatch, read_metrics
 from tape_exp.runs.wandb_run import asks_for_wandb, begin_wandb_run
 from tape_exp.settings.errors import ConfigError
@@ -146,13 +145,12 @@ def send_settings(loggers: list[Logger], run: RunDirectory) -> None:
 
 
 def publish(
-    loggers: list[Logger], evaluation: Evaluation, images: list[Path], record: dict[str, Any]
+    loggers: list[Logger],
+    images: Sequence[Path],
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    summary: Mapping[str, Any],
 ) -> None:
-    """Send images and tables of an evaluation to W&B, and of the record its results and sizes."""
-    summary = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
-    summary |= {key: value for key, value in record["metrics"].items() if is_result(key)}
-    summary["seconds"] = record["seconds"]["training"]
-    tables = {"samples": evaluation.samples, **evaluation.tables}
+    """Send images, tables and the summary of a finished run to W&B; write what loggers hold."""
 
     def send(logger: Any) -> None:
         if isinstance(logger, WandbLogger):

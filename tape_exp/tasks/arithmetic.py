@@ -13,7 +13,7 @@ from torch import Tensor
 from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import random_rows, seed_for, uniform_ints
 from tape_exp.models.decoder import Decoder
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task

@@ -24,7 +24,7 @@ from tape_exp.machine.hardware import to_device_async
 from tape_exp.machine.preemption import ignore_signals
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler, seed_for
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.loading import MicroBatches, TimedLoader

@@ -9,8 +9,8 @@ from tape_exp.data.builtin.benchmarks import write_benchmarks
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import short_hash
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.runs.checkpoint_info import chat_template
-from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Natural
 from tape_exp.tasks.base import Model, Progress

@@ -11,7 +11,7 @@ from tape_exp.models.places import Places
 from tape_exp.models.positions import alibi, fire, nope, rope, t5, tape, xpos
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.scores import Scores
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.schema import Arch, Count
 from tape_exp.tasks.base import NO_OPTIM, Model, Progress, Task
 

@@ -6,7 +6,7 @@ import torch
 
 from tape_exp.models.peft import without_autocast
 from tape_exp.models.trace import trace
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis

@@ -15,7 +15,7 @@ from tape_exp.data.tokens import Tokens
 from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.head import TokenNll
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths
 from tape_exp.tasks.base import Model, Progress

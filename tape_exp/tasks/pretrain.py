@@ -13,7 +13,7 @@ from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import seed_for
 from tape_exp.models.head import TokenNll
 from tape_exp.models.peft import without_autocast
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Optim
 from tape_exp.tasks.base import Model, Progress

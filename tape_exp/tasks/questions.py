@@ -16,7 +16,8 @@ from tape_exp.data.retrieval import Question
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import batched, generate, shared
-from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
+from tape_exp.results.evaluation import Evaluation, Heatmap
+from tape_exp.results.statistics import wilson
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Lengths
 from tape_exp.tasks.base import Model, Progress
@@ -170,7 +171,8 @@ class Questions(TextTask):
         }
 
     def heatmap(self, rows: Mapping[int, dict[str, Any]]) -> Heatmap:
-        """Draw the share of right answers, in percent, by part of the text and length."""
+        """Return the share of right answers, in percent, by part of the text (rows) and length; NaN
+        where nothing was asked."""
         cells: dict[tuple[int, int], list[bool]] = {}
         for number, row in rows.items():
             trial = self.trials[number]
@@ -179,7 +181,16 @@ class Questions(TextTask):
         values = np.full((self.depth_bins, len(self.lengths)), np.nan)
         for cell, correct in cells.items():
             values[cell] = 100 * np.mean(correct)
-        return depth_heatmap(values, self.lengths, self.trained_tokens(), self.sought)
+        bins = self.depth_bins
+        return Heatmap(
+            values,
+            title="accuracy (%)",
+            row_label=f"depth of the {self.sought} (%)",
+            column_label="length (tokens)",
+            trained=(bins, sum(length <= self.trained_tokens() for length in self.lengths)),
+            rows=[f"{100 * n / bins:.0f} – {100 * (n + 1) / bins:.0f}" for n in range(bins)],
+            columns=list(map(str, self.lengths)),
+        )
 
 
 def accuracies(name: str, table: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import seed_for
 from tape_exp.models.generation import batched
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress

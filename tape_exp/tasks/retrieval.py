@@ -9,7 +9,7 @@ from tape_exp.data.batch import Batch
 from tape_exp.data.retrieval import Question, multi_key
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import seed_for
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Lengths, Optim
 from tape_exp.tasks.base import Model, Progress, Task, bytes_of
 from tape_exp.tasks.prompts import TrainingQuestion, training_row

@@ -16,7 +16,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import batched, generate, shared
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress

@@ -10,7 +10,7 @@ import numpy as np
 
 from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import random_rows, seed_for, uniform_ints
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Lengths, Optim
 from tape_exp.tasks.base import Task

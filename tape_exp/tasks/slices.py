@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.processes import gather
-from tape_exp.runs.evaluation import Heatmap
+from tape_exp.results.evaluation import Heatmap
 from tape_exp.settings.errors import ConfigError
 
 RowScores = dict[str, np.ndarray]

@@ -16,7 +16,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import without_autocast
 from tape_exp.models.scores import full_precision
 from tape_exp.models.trace import Trace, trace
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Positive
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis

@@ -10,7 +10,7 @@ from torch import Tensor
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.groups import GROUPS
 from tape_exp.machine.seeding import RowSampler, random_rows, seed_for, uniform_ints
-from tape_exp.runs.evaluation import Evaluation, Heatmap
+from tape_exp.results.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Lengths, Optim
 from tape_exp.tasks.base import Task

@@ -22,8 +22,8 @@ from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.head import TotalLoss
 from tape_exp.models.peft import trained
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.runs.checkpoint_info import fingerprint, title
-from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import log_to_all
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Task

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from lightning import Trainer
 from tape_exp.drawing.terminal import brief, print_heatmaps
 from tape_exp.machine.files import write_atomically
 from tape_exp.models import attention, peft
+from tape_exp.results.evaluation import Evaluation
+from tape_exp.results.metric_names import is_result
 from tape_exp.runs.checkpoint_info import title
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.llama_base import llama_title
 from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
@@ -93,6 +95,14 @@ def check_finite(metrics: dict[str, float], lr: float) -> None:
                 f"{name} is {value} after training. Lower task.optim.lr={lr}, or train with "
                 "trainer.precision=32-true."
             )
+
+
+def summary_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results and sizes of a record, for the summary of its run in W&B."""
+    summary = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
+    summary |= {key: value for key, value in record["metrics"].items() if is_result(key)}
+    summary["seconds"] = record["seconds"]["training"]
+    return summary
 
 
 def log_result(directory: RunDirectory, module: LanguageModule, images: list[Path]) -> None:

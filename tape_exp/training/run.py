@@ -36,7 +36,13 @@ from tape_exp.training.finished import finished
 from tape_exp.training.from_config import make_decoder, make_task, micro_batches
 from tape_exp.training.logs import logs_of_run, set_up_logging
 from tape_exp.training.module import LanguageModule
-from tape_exp.training.outcome import check_finite, log_result, run_record, save_artifacts
+from tape_exp.training.outcome import (
+    check_finite,
+    log_result,
+    run_record,
+    save_artifacts,
+    summary_of,
+)
 from tape_exp.training.trainer import make_trainer, meet, processes, require_devices
 
 log = logging.getLogger("tape_exp")
@@ -244,6 +250,7 @@ def save_results(
     else:  # a shortened evaluation leaves cells empty
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
     directory.finish(record)
-    publish(trainer.loggers, evaluation, images, record)
+    tables = {"samples": evaluation.samples, **evaluation.tables}
+    publish(trainer.loggers, images, tables, summary_of(record))
     log_result(directory, module, images)
     return record

@@ -32,7 +32,7 @@ from tape_exp.experiments.grid import (
     without_places,
 )
 from tape_exp.machine.files import short_hash
-from tape_exp.runs.evaluation import check_metric
+from tape_exp.results.metric_names import check_metric
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files

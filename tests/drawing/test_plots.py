@@ -9,7 +9,7 @@ from tape_exp.drawing import plots
 from tape_exp.drawing.matrices import Matrix, matrices, run_matrices
 from tape_exp.drawing.plots import GridPanel, Line, Panel, labels_with_room
 from tape_exp.drawing.style import WIDTH, new_figure
-from tape_exp.runs.evaluation import Heatmap
+from tape_exp.results.evaluation import Heatmap
 
 
 @pytest.mark.parametrize(

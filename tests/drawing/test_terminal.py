@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from tape_exp.drawing.terminal import print_heatmaps
-from tape_exp.runs.evaluation import Heatmap
+from tape_exp.results.evaluation import Heatmap
 
 
 def lines_of(values, width, **axes) -> list[str]:

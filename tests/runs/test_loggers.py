@@ -18,8 +18,8 @@ import wandb
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 from tape_exp.machine.processes import Process, part_of_run
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.loggers import JsonlLogger, make_loggers
 from tape_exp.runs.metrics import POINTS, Stopwatch, curves, read_metrics
 from tape_exp.runs.wandb_run import asks_for_wandb, logged_in

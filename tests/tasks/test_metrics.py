@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 import pytest
 
 import tape_exp as te
-from tape_exp.results.derived import as_shown
+from tape_exp.results.evaluation import Evaluation
+from tape_exp.results.metric_names import as_shown, check_metric, is_result, main_results
 from tape_exp.results.store import read_records
-from tape_exp.runs.evaluation import Evaluation, check_metric, is_result, main_results
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError

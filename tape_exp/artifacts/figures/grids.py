@@ -10,8 +10,8 @@ from tape_exp.artifacts.figures.shared import Draw, title_of
 from tape_exp.artifacts.rows import Row
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import GridPanel
+from tape_exp.results.evaluation import Heatmap
 from tape_exp.results.record import Record
-from tape_exp.runs.evaluation import Heatmap
 from tape_exp.settings.naming import display_name
 
 

@@ -13,8 +13,8 @@ from tape_exp.artifacts.specs import LengthsFigure
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import REFERENCE, LineStyle, styles_of
+from tape_exp.results.metric_names import is_result
 from tape_exp.results.record import Record
-from tape_exp.runs.evaluation import is_result
 from tape_exp.settings.naming import display_name
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tape_exp.data.batch import Batch
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.results.evaluation import Evaluation
 from tape_exp.tasks.sequences import Draws, SequenceTask
 from tape_exp.tasks.slices import RowScores, padded, split_means, split_names
 
