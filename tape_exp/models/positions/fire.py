@@ -10,6 +10,7 @@ from torch.compiler import is_compiling
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.parts import linear, uniform
 from tape_exp.models.scores import ByDistance, ByPosition, precise
 from tape_exp.settings.schema import Arch, Count, Positive
 
@@ -102,15 +103,3 @@ class FIRE(PositionEncoding):
 
     def psi(self, x: Tensor) -> Tensor:
         return torch.log(precise(self.c[0]).abs() * x + 1)
-
-
-def uniform(layer: nn.Linear, generator: torch.Generator) -> None:
-    """Draw weights and biases uniformly in ± 1/√inputs."""
-    bound = layer.in_features**-0.5
-    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
-    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
-
-
-def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Return the layer's map in x's dtype."""
-    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))

@@ -3,13 +3,13 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Biases, PositionEncoding
+from tape_exp.models.positions.parts import log_gates
 from tape_exp.models.positions.path import PaTH
-from tape_exp.models.scores import ByKey, precise
+from tape_exp.models.scores import ByKey
 from tape_exp.settings.schema import Arch, Count
 
 
@@ -72,8 +72,3 @@ class PaTHFoX(PaTH):
         c_BTH = log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1)
         path = super().bias(q_BTHD, k_BSHD, x_BTC, state, places)
         return [path, ByKey(-c_BTH)]  # type: ignore[list-item]
-
-
-def log_gates(x_BTC: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """Return log σ(w·x + b), at least fp32: (B, T, gates); 0 where x is, as it is for padding."""
-    return F.logsigmoid(x_BTC @ precise(w).T + precise(b)) * x_BTC.any(-1, keepdim=True)

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Biases, PositionEncoding, for_heads
+from tape_exp.models.positions.parts import BLOCK, convolved, in_blocks
 from tape_exp.models.scores import Dense, precise
 from tape_exp.settings.schema import Arch, Count
-
-BLOCK = 64  # tokens
 
 
 class PaTH(PositionEncoding):
@@ -141,20 +140,3 @@ def joined(
         V_BHTD = torch.cat([passed_q_BHNID[:, :, n], V_BHTD], 2)
         later_q_BHTD = torch.cat([q_BHID, later_q_BHTD], 2)
     return torch.cat(columns[::-1], 3)
-
-
-def in_blocks(x_BHTD: Tensor, size: int) -> Tensor:
-    """Cut tokens into blocks of ``size``, the last filled up with zeros: (B, H, N, I, D)."""
-    T = x_BHTD.shape[2]
-    return F.pad(x_BHTD, (0, 0, 0, -T % size)).unflatten(2, (-1, size))
-
-
-def convolved(x_BTE: Tensor, taps_NE: Tensor) -> Tensor:
-    """Return Σ_n taps_n · what the token n before each one brings, (B, T, E)."""
-    T = x_BTE.shape[1]
-    reach = len(taps_NE) - 1
-    padded = F.pad(x_BTE, (0, 0, reach, 0))
-    total = x_BTE.new_zeros(())
-    for n, tap_E in enumerate(taps_NE):
-        total = total + padded[:, reach - n : reach - n + T] * tap_E
-    return total

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, Rotated
-from tape_exp.models.positions.path import convolved
+from tape_exp.models.positions.parts import convolved
 from tape_exp.models.positions.rope import RoPE, apply_rotary, rotations
 from tape_exp.models.positions.rope_scaling import Scaling, Theta
 from tape_exp.models.scores import precise

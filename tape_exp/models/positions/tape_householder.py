@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs
+from tape_exp.models.positions.parts import BLOCK
 from tape_exp.models.positions.rope_scaling import Scaling, Theta
 from tape_exp.models.positions.tape import TAPE, PsiInput
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
-
-BLOCK = 64  # tokens
 
 
 class HouseholderTAPE(TensorTAPE):

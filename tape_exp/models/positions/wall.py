@@ -13,12 +13,9 @@ from torch import Tensor, nn
 
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.positions.fox import log_gates
-from tape_exp.models.positions.path import in_blocks
+from tape_exp.models.positions.parts import BLOCK, in_blocks, log_gates
 from tape_exp.models.scores import Dense
 from tape_exp.settings.schema import Arch
-
-BLOCK = 64  # tokens, a power of two
 
 
 class Wall(PositionEncoding):
