@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.common import DEVICE, encoding, parser, seconds, write_record
 from benchmarks.timing import Row, round_robin, step_case, summary
 from tape_exp.machine.hardware import machine_name, peak_flops
-from tape_exp.models import attention
+from tape_exp.models import attention, backends
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.head import LastLogits
@@ -157,7 +157,7 @@ def cores(
     cases: dict[str, Callable[[], Any]] = {}
     for name in CORES:
         case = core_case(shapes, T, backward, device, name)
-        for backend in attention.BACKENDS:
+        for backend in backends.BACKENDS:
             if backend == "explicit" and T > 2048:
                 continue  # the scores would not fit
             if backend == "flex" and device.type == "cpu":

@@ -21,7 +21,10 @@ PYTHON = {  # page -> title and modules; a package is all of its modules
     "positions": ("Positional encodings", ["models.positions"]),
     "tasks": ("Tasks", ["tasks"]),
     "models": ("Models", [f"models.{m}" for m in ("decoder", "block", "layers", "generation")]),
-    "attention": ("Attention", ["models.attention", "models.scores"]),
+    "attention": (
+        "Attention",
+        [f"models.{m}" for m in ("attention", "backends", "scores", "biases")],
+    ),
     "data": ("Data", ["data"]),
     "settings": ("Settings", [f"settings.{m}" for m in ("schema", "compose", "errors")]),
     "runs": ("Runs on disk", ["runs"]),

@@ -82,8 +82,7 @@ def bias_of(position, q, k, x, positions=None) -> torch.Tensor:
     found = position.bias(q, for_heads(k, q.shape[2]), x, None, Places.at(places))
     biases = tuple(found) if isinstance(found, list) else (found,)
     scores = Scores(q.transpose(1, 2), k.transpose(1, 2), biases, positions)
-    parts = [scores.addend(bias) for bias in biases]
-    return sum(parts[1:], parts[0])
+    return scores.added()
 
 
 def model_of(name: str, *overrides: str) -> dict[str, Any]:

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from tape_exp.models.attention import attend
+from tape_exp.models.biases import Bias, BiasError
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import LayerOutputs, PositionEncoding, for_heads
-from tape_exp.models.scores import Bias, BiasError, Scores, Window, full_precision, precise
+from tape_exp.models.precision import cast_for_matmul, full_precision, precise
+from tape_exp.models.scores import Scores, Window
 from tape_exp.settings.schema import Arch, AttentionConfig
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ class Block(nn.Module):
     # The methods of the encoding, each called in full precision.
 
     def _embed(self, x_BTC: Tensor, places: Places) -> Tensor:
-        with full_precision(x_BTC):
+        with full_precision(x_BTC.device):
             return self.position.embed(precise(x_BTC), places).to(x_BTC.dtype)
 
     def _rotate(
@@ -145,7 +147,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return queries and keys as ``rotate`` turns them, in the dtype that they have."""
         keys = k if self.position.grouped_keys else for_heads(k, self.position.arch.heads)
-        with full_precision(q):
+        with full_precision(q.device):
             turned_q, turned_k = self.position.rotate(
                 precise(q), precise(keys), seen_BTC, state, places
             )
@@ -154,14 +156,14 @@ class Block(nn.Module):
     def _carry(self, state: Tensor | None, places: Places) -> Tensor | None:
         if not self.updates_state:
             return None
-        with full_precision(places.key_positions):
+        with full_precision(places.key_positions.device):
             return self.position.carry(state, places)
 
     def _bias(
         self, q: Tensor, k: Tensor, seen_BTC: Tensor, state: Tensor | None, places: Places
     ) -> tuple[Bias, ...]:
         """Return what ``bias`` gives as a tuple; raises :class:`BiasError` where it is no bias."""
-        with full_precision(q):
+        with full_precision(q.device):
             bias = self.position.bias(precise(q), precise(k), seen_BTC, state, places)
         if bias is None:
             return ()
@@ -178,7 +180,7 @@ class Block(nn.Module):
         self, state: Tensor | None, attended: Attended, mlp_BTC: Tensor, places: Places
     ) -> Tensor | None:
         """Return the next layer's state."""
-        with full_precision(mlp_BTC):
+        with full_precision(mlp_BTC.device):
             averaged = None if attended.averaged is None else precise(attended.averaged)
             outputs = LayerOutputs(attended.seen, precise(attended.added), precise(mlp_BTC))
             updated: Tensor | None = self.position.update(state, averaged, outputs, places)
@@ -232,7 +234,7 @@ class Block(nn.Module):
             places.padding,
             self.window,
         )
-        with full_precision(q_BTHD):
+        with full_precision(q_BTHD.device):
             if self.temperature is not None:
                 scores = scores.times(precise(self.temperature)[:, None])
             if self.ssmax is not None:
@@ -256,16 +258,6 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         return F.silu(gate) * up
     return F.silu(gate, inplace=True).mul_(up)
-
-
-def cast_for_matmul(x: Tensor) -> Tensor:
-    """Return x in the dtype in which autocast multiplies, so that the matrices that read it share
-    one copy; x itself without autocast.
-    """
-    device = x.device.type
-    if device == "meta" or x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
-        return x
-    return x.to(torch.get_autocast_dtype(device))
 
 
 def matrix(inputs: int, outputs: int, bias: bool = False) -> nn.Linear:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine.seeding import RowSampler, generator_for
-from tape_exp.models.attention import prepare_to_compile
 from tape_exp.models.block import Block, ForwardContext, Watch, matrix
+from tape_exp.models.compilation import prepare_to_compile
 from tape_exp.models.head import ALL_LOGITS, Logits
 from tape_exp.models.layers import Kinds, LayerKind, random_positions
 from tape_exp.models.places import Places

@@ -13,7 +13,8 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.head import LastLogits
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.scores import Scores, full_precision
+from tape_exp.models.precision import full_precision
+from tape_exp.models.scores import Scores
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Trace:
         if self.matrices is None:
             return None
         M, L = self.matrices[0].shape[3:-1]
-        with full_precision(self.attention):
+        with full_precision(self.attention.device):
             products = torch.einsum("bihmlr,bjhmlr->bhij", *self.matrices) / (M * L)
         return products.expand_as(self.attention)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import without_autocast
-from tape_exp.models.scores import full_precision
+from tape_exp.models.precision import full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.schema import Count, Positive
@@ -181,7 +181,7 @@ def _block_change(before: Trace, after: Trace, skip: int) -> float:
 
 def _squares(U: Tensor, V: Tensor) -> Tensor:
     """Compute Σ_ij ‖U_i V_jᵀ‖², summed over rows, heads and blocks."""
-    with full_precision(U):
+    with full_precision(U.device):
         UtU = torch.einsum("bihmlr,bihmls->bhmrs", U, U)
         VtV = torch.einsum("bihmlr,bihmls->bhmrs", V, V)
         return (UtU * VtV).sum()

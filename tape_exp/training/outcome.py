@@ -13,7 +13,7 @@ from lightning import Trainer
 
 from tape_exp.drawing.terminal import brief, print_heatmaps
 from tape_exp.machine.files import write_atomically
-from tape_exp.models import attention, peft
+from tape_exp.models import compilation, peft
 from tape_exp.results.evaluation import Evaluation
 from tape_exp.results.metric_names import is_result
 from tape_exp.runs.checkpoint_info import title
@@ -79,7 +79,7 @@ def run_record(
         trained_parameters=sum(parameter.numel() for _, parameter in trained),
         steps=steps,
         precision=str(trainer.precision),
-        attention=[*attention.CHOICES],
+        attention=[*compilation.CHOSEN_BACKENDS],
         seconds=seconds,
         curves=curves(read_metrics(directory.metrics)),
         **{key: fact for key, fact in optional.items() if fact},

@@ -28,11 +28,11 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.hardware import PEAKS, machine_name, peak_flops
 from tape_exp.models.attention import CPU_SDPA_FROM
+from tape_exp.models.biases import Dense
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.head import most_logits
 from tape_exp.models.places import Places
-from tape_exp.models.scores import Dense
 from tape_exp.tasks.base import Task
 from tape_exp.training.from_config import blank_parts, micro_batches
 from tape_exp.training.trainer import precision

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import Preemption
 from tape_exp.machine.processes import gather
-from tape_exp.models import attention, peft
+from tape_exp.models import compilation, peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
@@ -136,7 +136,7 @@ def train_and_evaluate(
 ) -> dict[str, Any]:
     """Train from the last checkpoint, if there is one, evaluate, and return the record."""
     log_begin(run)
-    attention.CHOICES.clear()  # to which the run adds the backends that the record names
+    compilation.CHOSEN_BACKENDS.clear()  # to which the run adds the backends that the record names
     directory = run.directory
     cfg = directory.cfg
     module = make_module(run)

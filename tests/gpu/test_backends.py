@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.common import DIGITS, ENCODINGS, encoding
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models import attention
+from tape_exp.models import backends
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -78,7 +78,7 @@ def wrong(found: dict[str, Tensor], name: str) -> dict[str, tuple[float, float]]
 
 @needs_gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize("backend", attention.BACKENDS)
+@pytest.mark.parametrize("backend", backends.BACKENDS)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_backend_agrees_with_the_explicit_softmax(name, backend):
     try:

@@ -9,9 +9,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
-from tape_exp.models.attention import CHOICES, attend, choose, refusal
+from tape_exp.models.attention import attend, choose, refusal
+from tape_exp.models.biases import ByDistance, ByKey, Dense
+from tape_exp.models.compilation import CHOSEN_BACKENDS
 from tape_exp.models.conformance import randomise
-from tape_exp.models.scores import ByDistance, ByKey, Dense, Scores, Window
+from tape_exp.models.scores import Scores, Window
 from tests.conftest import make_decoder
 
 
@@ -212,14 +214,14 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     randomise(model, std=0.1)
     tokens = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
     expected = model(tokens, sampler=RowSampler(5))
-    CHOICES.clear()
+    CHOSEN_BACKENDS.clear()
     torch._dynamo.reset()
     model.compile(fullgraph=True, backend="aot_eager" if name in BACKWARD else "eager")
     logits = model(tokens, sampler=RowSampler(5))
     logits.square().mean().backward()
     assert torch.allclose(logits, expected, atol=1e-5)
-    assert all(choice.endswith("explicit") for choice in CHOICES)
-    assert CHOICES
+    assert all(choice.endswith("explicit") for choice in CHOSEN_BACKENDS)
+    assert CHOSEN_BACKENDS
 
 
 PICKS = {"plain": "sdpa", "carried": "sdpa", "slopes": "flash", "slopes and carried": "flex"}

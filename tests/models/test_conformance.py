@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from tape_exp.models import conformance
+from tape_exp.models.biases import ByDistance, ByKey, ByPosition, Dense
 from tape_exp.models.conformance import SITUATIONS, NonconformingError, outcome_of
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.selective_rope import SelectiveRoPE
-from tape_exp.models.scores import ByDistance, ByKey, ByPosition, Dense
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import model_of
 

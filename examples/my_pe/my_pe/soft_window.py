@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from tape_exp.models.biases import ByDistance
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.scores import ByDistance
 from tape_exp.settings.schema import Arch, Positive
 
 

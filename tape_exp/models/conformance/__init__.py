@@ -11,6 +11,7 @@ function in :data:`SITUATIONS`.
 from collections.abc import Callable
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.biases import BiasError
 from tape_exp.models.conformance.batches import (
     cached,
     cached_and_padded,
@@ -44,7 +45,6 @@ from tape_exp.models.conformance.training import (
     gradients,
     weights_in_bf16,
 )
-from tape_exp.models.scores import BiasError
 from tape_exp.models.sections import ARCH, LONG_ARCH, Model, shortened
 from tape_exp.settings.errors import ConfigError
 

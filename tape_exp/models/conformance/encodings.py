@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.biases import ByDistance
 from tape_exp.models.conformance.oracle import (
     FP32,
     Outcome,
@@ -22,7 +23,6 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import Kinds, kinds_of
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, construct
-from tape_exp.models.scores import ByDistance
 from tape_exp.models.sections import ARCH, Model
 
 MANY = 8192  # positions; bf16 tells 897 of them apart

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.biases import ByKey
 from tape_exp.models.conformance.encodings import as_state
 from tape_exp.models.conformance.oracle import (
     Outcome,
@@ -21,7 +22,8 @@ from tape_exp.models.conformance.oracle import (
     require,
 )
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.scores import ByKey, Scores, full_precision
+from tape_exp.models.precision import full_precision
+from tape_exp.models.scores import Scores
 from tape_exp.models.sections import ARCH, LONG, LONG_ARCH, Model
 
 # What is allowed: of a parameter's largest gradient, where a function with kinks, as CoPE's, may be
@@ -69,8 +71,8 @@ def _require_wide_parts(decoder: Decoder, tokens: Tensor) -> None:
         if state is not None and as_state(state).element_size() < 4:
             narrow.add(f"the state is {state.dtype}")
         for bias in scores.biases:
-            with full_precision(scores.q):
-                values = bias.values if isinstance(bias, ByKey) else bias.pairs(scores)
+            with full_precision(scores.q.device):
+                values = bias.values if isinstance(bias, ByKey) else bias.of_pairs(scores.pairs)
             if values.element_size() < 4:
                 narrow.add(f"a bias is {values.dtype}")
 

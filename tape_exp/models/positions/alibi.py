@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tape_exp.models.biases import ByDistance
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.scores import ByDistance, precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch
 
 

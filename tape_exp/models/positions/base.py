@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tape_exp.machine.seeding import seed_for
+from tape_exp.models.biases import Bias
 from tape_exp.models.places import Places
-from tape_exp.models.scores import Bias
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -46,8 +46,8 @@ class PositionEncoding(nn.Module):
     asked of the first layer (of a pattern: of each kind). Whatever the model's precision, these
     methods get fp32 (or fp64) and no autocast reaches them, nor what a bias computes later; buffers
     keep their precision, and parameters may be of 16 bits, which
-    :func:`~tape_exp.models.scores.precise` widens. A parameter ``embedding`` is kept in the first
-    layer only; those in ``update_net`` are idle in the last, whose state nobody reads.
+    :func:`~tape_exp.models.precision.precise` widens. A parameter ``embedding`` is kept in the
+    first layer only; those in ``update_net`` are idle in the last, whose state nobody reads.
 
     Shape suffixes: B batch, T tokens, S keys (more than T in cached decoding), H heads, K heads of
     keys and values, C width, D head dimension.

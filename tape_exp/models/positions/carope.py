@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.rope import apply_rotary, rotations
-from tape_exp.models.scores import precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch
 
 

@@ -7,9 +7,10 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from tape_exp.models.biases import Dense
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.scores import Dense, precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch
 
 

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.biases import Dense
 from tape_exp.models.places import Places
 from tape_exp.models.positions.kerple import Kerple
 from tape_exp.models.positions.parts import linear, uniform
-from tape_exp.models.scores import Dense
 from tape_exp.settings.schema import Arch, Count
 
 

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
+from tape_exp.models.biases import ByDistance, ByPosition
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.parts import linear, uniform
-from tape_exp.models.scores import ByDistance, ByPosition, precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, Count, Positive
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tape_exp.models.biases import ByKey
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Biases, PositionEncoding
 from tape_exp.models.positions.parts import log_gates
 from tape_exp.models.positions.path import PaTH
-from tape_exp.models.scores import ByKey
 from tape_exp.settings.schema import Arch, Count
 
 

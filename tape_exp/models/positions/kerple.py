@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.biases import ByDistance
 from tape_exp.models.positions.base import Biases, PositionEncoding
-from tape_exp.models.scores import ByDistance, precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch
 
 EPSILON = 1e-5  # of BAM's authors: keeps powers of distance 0 finite

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.scores import precise
+from tape_exp.models.precision import precise
 
 BLOCK = 64  # tokens, a power of two, whose pairs are computed at once
 

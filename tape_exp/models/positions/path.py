@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.biases import Dense
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Biases, PositionEncoding, for_heads
 from tape_exp.models.positions.parts import BLOCK, convolved, in_blocks
-from tape_exp.models.scores import Dense, precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, Count
 
 

@@ -10,7 +10,7 @@ from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.rope import rotations
 from tape_exp.models.positions.rope_scaling import Theta
-from tape_exp.models.scores import precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Rotated
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.scores import precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 

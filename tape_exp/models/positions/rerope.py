@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tape_exp.models.biases import Dense
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import for_heads
 from tape_exp.models.positions.rope import RoPE, apply_rotary
 from tape_exp.models.positions.rope_scaling import Theta
-from tape_exp.models.scores import Dense
 from tape_exp.settings.schema import Arch, Count
 
 

@@ -12,7 +12,7 @@ from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.parts import convolved
 from tape_exp.models.positions.rope import RoPE, apply_rotary, rotations
 from tape_exp.models.positions.rope_scaling import Scaling, Theta
-from tape_exp.models.scores import precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count
 

@@ -7,8 +7,9 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from tape_exp.models.biases import ByDistance
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.scores import ByDistance, precise
+from tape_exp.models.precision import precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 

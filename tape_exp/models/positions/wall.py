@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.biases import Dense
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.parts import BLOCK, in_blocks, log_gates
-from tape_exp.models.scores import Dense
 from tape_exp.settings.schema import Arch
 
 
