@@ -31,8 +31,8 @@ class Decoder(nn.Module):
 
     Args:
         arch: sizes.
-        position: makes the positional encoding of a layer from ``arch``. Or the kinds of the
-            layers: layer l has kind l modulo their number.
+        kinds: a pattern: layer l has entry l modulo their number. Or what makes the positional
+            encoding of every layer from ``arch``.
         seed: of the initial weights. Each module has a generator of its own, named after it, so
             that models with different encodings begin with the same backbone.
         backend: of :func:`~tape_exp.models.attention.attend`.
@@ -40,11 +40,11 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, arch: Arch, position: Kinds, seed: int = 0, backend: str = "auto", blank: bool = False
+        self, arch: Arch, kinds: Kinds, seed: int = 0, backend: str = "auto", blank: bool = False
     ) -> None:
         super().__init__()
         self.arch = arch
-        self.make_position = position
+        self.pattern = [LayerKind(kinds)] if callable(kinds) else list(kinds)
         self.adaptation: Any = None  # of peft=, which has been applied
         self.recompute = False  # in training, a block's activations in its backward pass
         self._run: Callable[..., Any] = run_block  # in training
@@ -52,8 +52,7 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding.from_pretrained(
             torch.empty(arch.vocab, arch.width), freeze=False
         )
-        pattern = [LayerKind(position)] if callable(position) else position
-        kind_of_layer = [pattern[layer % len(pattern)] for layer in range(arch.layers)]
+        kind_of_layer = [self.pattern[layer % len(self.pattern)] for layer in range(arch.layers)]
         self.kinds = list(dict.fromkeys(kind_of_layer))
         self.layers = nn.ModuleList()
         for layer, kind in enumerate(kind_of_layer):

@@ -70,7 +70,7 @@ class TotalLoss(Logits):
     loss: Loss
 
     def compute(self, x_BTC: Tensor, head: nn.Linear) -> Tensor:
-        return total_loss(x_BTC, head, self.labels, self.weights, self.loss, head.weight.shape[0])
+        return total_loss(x_BTC, head, self.labels, self.weights, self.loss)
 
 
 ALL_LOGITS = Logits()
@@ -99,16 +99,12 @@ def most_logits(device: torch.device) -> int:
 
 
 def total_loss(
-    x_BTC: Tensor,
-    head: nn.Module,
-    labels_BT: Tensor,
-    weights_BT: Tensor | None,
-    loss: Loss,
-    vocab: int,
+    x_BTC: Tensor, head: nn.Linear, labels_BT: Tensor, weights_BT: Tensor | None, loss: Loss
 ) -> Tensor:
     """Return loss(head(x), labels, weights), in pieces where the logits of all tokens would be
     many; then tokens whose labels are negative have none.
     """
+    vocab = head.weight.shape[0]
     most = most_logits(x_BTC.device)
     if labels_BT.numel() * vocab <= most:
         return loss(head(x_BTC), labels_BT, weights_BT)

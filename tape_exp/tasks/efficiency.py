@@ -48,7 +48,7 @@ class Efficiency(Task):
         decoder: Decoder = model.decoder
         metrics = {
             "count/parameters": float(decoder.parameter_count()),
-            "count/flops": true_flops(self.arch, decoder.make_position, self.length),
+            "count/flops": true_flops(self.arch, decoder.pattern, self.length),
         }
         counts = paper_convention(decoder, self.length)
         if counts is not None:

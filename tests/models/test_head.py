@@ -30,7 +30,7 @@ def test_a_loss_in_pieces_is_that_of_all_logits(weighted, frozen, limit, monkeyp
     losses = F.cross_entropy(linear(x).flatten(0, 1), labels.flatten(), reduction="none")
     expected = (losses if weights is None else losses * weights.flatten()).sum()
     monkeypatch.setattr(head, "most_logits", lambda device: limit)
-    found = total_loss(x, linear, labels, weights, loss_sum, 40)
+    found = total_loss(x, linear, labels, weights, loss_sum)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     pairs = zip(
         torch.autograd.grad(0.3 * found, learns),
@@ -46,7 +46,7 @@ def test_pieces_multiply_in_the_dtype_of_autocast(monkeypatch):
     for limit in (1 << 20, 40 * 7):
         monkeypatch.setattr(head, "most_logits", lambda device, limit=limit: limit)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = total_loss(x, linear, labels, None, loss_sum, 40)
+            loss = total_loss(x, linear, labels, None, loss_sum)
         found.append([loss, *torch.autograd.grad(loss, [x, linear.weight])])
     for a, b in zip(*found, strict=True):
         assert torch.allclose(a, b, rtol=2e-2, atol=2e-2)
@@ -60,7 +60,7 @@ def test_a_compiled_loss_in_pieces_is_the_same(monkeypatch):
         x, linear, labels, weights = case(True)
         torch.nn.init.ones_(linear.weight)
         monkeypatch.setattr(head, "most_logits", lambda device: 40 * 7)
-        total = total_loss(x, linear, labels, weights, loss, 40)
+        total = total_loss(x, linear, labels, weights, loss)
         found.append([total, *torch.autograd.grad(total, [x, linear.weight])])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*found, strict=True))
 
@@ -69,14 +69,14 @@ def test_nothing_is_held_for_a_gradient_that_nobody_asks_for(monkeypatch):
     x, linear, labels, _ = case(False)
     monkeypatch.setattr(head, "most_logits", lambda device: 1)
     with torch.no_grad():
-        found = total_loss(x, linear, labels, None, loss_sum, 40)
+        found = total_loss(x, linear, labels, None, loss_sum)
     assert not found.requires_grad
 
 
 def test_a_batch_without_labels_has_no_loss(monkeypatch):
     x, linear, labels, _ = case(False)
     monkeypatch.setattr(head, "most_logits", lambda device: 1)
-    found = total_loss(x, linear, torch.full_like(labels, -100), None, loss_sum, 40)
+    found = total_loss(x, linear, torch.full_like(labels, -100), None, loss_sum)
     found.backward()
     assert found == 0
     assert x.grad.abs().max() == 0

@@ -182,7 +182,7 @@ def test_a_step_of_lora_is_exported_as_it_computes(folder, tmp_path):
 def test_lora_starts_from_the_same_logits(pair):
     ours, theirs, _ = pair
     tokens = torch.randint(10, 40_000, (1, 40), generator=torch.Generator().manual_seed(0))
-    adapted = Decoder(ours.arch, ours.make_position, blank=True)
+    adapted = Decoder(ours.arch, ours.pattern, blank=True)
     adapted.load_state_dict(ours.state_dict())
     Lora().insert(adapted, 0)
     with torch.no_grad():
