@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = parser.parse_args(arguments).words
     cfg = compose_config(list(map(_override, words)))
     from tape_exp.models.conformance import SITUATIONS, random_decoder  # imports torch
-    from tape_exp.models.sections import entries, shortened
+    from tape_exp.models.sections import entries, with_short_thresholds
 
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     classes = dict.fromkeys(layer["_target_"] for layer in entries(model))
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{model['name']}: {', '.join(classes)}{origin}")
     try:
         random_decoder(model)
-        short = shortened(model)[1]
+        short = with_short_thresholds(model)[1]
     except ConfigError:
         raise
     except Exception as error:

@@ -16,9 +16,10 @@ from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.block import Block, ForwardContext, Watch, matrix
 from tape_exp.models.compilation import prepare_to_compile
 from tape_exp.models.head import ALL_LOGITS, Logits
-from tape_exp.models.layers import Kinds, LayerKind, random_positions
+from tape_exp.models.layers import Kinds, LayerKind
 from tape_exp.models.places import Places
 from tape_exp.models.positions.base import PositionEncoding, construct
+from tape_exp.models.random_positions import random_positions
 from tape_exp.settings.schema import Arch
 
 if TYPE_CHECKING:

@@ -4,15 +4,15 @@ and the position state of all tokens, of every layer.
 Shape suffixes: B batch, T new tokens, S cached tokens with the new ones, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tape_exp.machine.processes import gather, share, sum_over_processes
+from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.head import LastLogits
 
@@ -182,29 +182,3 @@ def decode(
         if not going_on:
             break
     return written
-
-
-Batches = list[tuple[int, Any]]
-"""The number of the first item of each batch, and the batch."""
-
-
-def batched(items: Any, size: int) -> Batches:
-    """Return items in batches of this size, of which the last may be smaller."""
-    return [(first, items[first : first + size]) for first in range(0, len(items), size)]
-
-
-def shared(
-    batches: Batches, answer: Callable[[Any, int], dict[Any, Any]], progress: Any, title: str
-) -> dict[Any, Any]:
-    """Return what ``answer(batch, number of its first item)`` gives of every batch. Each process
-    answers its share, and all have every answer; ``progress(items, title)`` shows how far it is.
-    """
-    local: dict[Any, Any] = {}
-    for (first, batch), counts in progress(share(batches), title):
-        answers = answer(batch, first)  # also where it does not count: others may wait for it
-        if counts:
-            local |= answers
-    together: dict[Any, Any] = {}
-    for of_process in gather(local):
-        together |= of_process
-    return together

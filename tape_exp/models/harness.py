@@ -16,7 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.generation import batched, generate, shared
+from tape_exp.machine.sharing import answers_of_all, batched
+from tape_exp.models.generation import generate
 from tape_exp.models.head import LogitsAt
 from tape_exp.settings.errors import ConfigError
 
@@ -149,7 +150,7 @@ class Harness(TemplateLM):
                     continuations.append(Continuation(number, requests[number][2], index))
             return self._score(batch, continuations, first)
 
-        scores = shared(batched(rows, self.rows_per_batch), score, self.progress, "scoring")
+        scores = answers_of_all(batched(rows, self.rows_per_batch), score, self.progress, "scoring")
         return [scores[number] for number in range(len(requests))]
 
     def _requests_of_rows(self, requests: Sequence[Request]) -> dict[Row, list[int]]:
@@ -243,7 +244,7 @@ class Harness(TemplateLM):
 
             order = sorted(prompts, key=lambda request: (-len(request[1]), request[0]))
             batches = batched(order, self.rows_per_batch)
-            answers |= shared(batches, answer, self.progress, "answering")
+            answers |= answers_of_all(batches, answer, self.progress, "answering")
         return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]
 
 

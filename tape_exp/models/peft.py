@@ -23,7 +23,7 @@ from tape_exp.settings.schema import AttentionConfig, Count, Positive
 
 Part = Literal["everything", "positions", "embedding", "head", "norms"]
 Matrix = Literal["q", "k", "v", "o", "gate", "up", "down"]
-PARTS: dict[Part, str] = {  # as patterns of parameter names
+PATTERNS: dict[Part, str] = {  # as patterns of parameter names
     "everything": "",
     "positions": r"\.position\.",
     "embedding": r"^embedding\.",
@@ -144,7 +144,7 @@ class Adaptation:
         else:
             decoder.requires_grad_(False)
         for part in self.train:
-            chosen = [name for name in names if re.search(PARTS[part], name)]
+            chosen = [name for name in names if re.search(PATTERNS[part], name)]
             if not chosen:
                 raise ConfigError(f"peft.train has {part}, and this model has no such parameters.")
             for name in chosen:

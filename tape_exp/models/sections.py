@@ -40,7 +40,7 @@ def with_keys(model: Model, **keys: Any) -> Model:
     return model | {"layers": [keys | layer for layer in model["layers"]]}
 
 
-def shortened(model: Model) -> tuple[Model, list[str]]:
+def with_short_thresholds(model: Model) -> tuple[Model, list[str]]:
     """Return the section whose rows of :data:`LONG` tokens go beyond each of its numbers, and what
     was changed for that.
     """
@@ -74,7 +74,7 @@ def begins_as_rope(model: Mapping[str, Any], arch: Arch) -> bool:
     theta, scaling, window, norms and scale of logits: measured on two small ones with the same
     backbone, in rows beyond every threshold.
     """
-    model, _ = shortened({**model})
+    model, _ = with_short_thresholds({**model})
     layers = entries(model)
     shared = {"theta", "scaling", *AttentionConfig.__dataclass_fields__}
     shared -= {"random_range", "random_floats"}

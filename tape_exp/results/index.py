@@ -7,12 +7,12 @@ from typing import Any
 
 from tape_exp.results.experiment import experiment_of, rounded
 from tape_exp.results.query import fits, where
-from tape_exp.results.record import NAMED, Record
+from tape_exp.results.record import GROUPS, Record
 from tape_exp.settings.compose import rewrite_for_hydra
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.layers import UNNAMED, complete_entry
 
-CHOICES = (*NAMED, *(f"{group}.name" for group in NAMED), "scale")
+NAMES = (*GROUPS, *(f"{group}.name" for group in GROUPS), "scale")  # keys
 
 
 class RecordIndex:
@@ -77,7 +77,7 @@ def asked_of(overrides: Sequence[str]) -> dict[str, Any]:
     {'model.name': 'mine', 'task': 'arithmetic'}
     """
     asked = where(rewrite_for_hydra(overrides))
-    for group in NAMED:
+    for group in GROUPS:
         if f"{group}.name" in asked:
             asked.pop(group, None)
     if asked.get("model") == UNNAMED:
@@ -106,7 +106,7 @@ def choices_of(overrides: Sequence[str]) -> dict[str, str]:
     """
     asked = asked_of(overrides)
     names = {}
-    for key in CHOICES:
+    for key in NAMES:
         if isinstance(asked.get(key), str):
             names[key] = asked[key]
     return names

@@ -9,7 +9,7 @@ from tape_exp.results.experiment import Experiment
 from tape_exp.results.metric_names import as_shown
 from tape_exp.runs.identity import flat
 
-NAMED = ("model", "task", "peft")
+GROUPS = ("model", "task", "peft")  # of configs, whose choice has a name
 
 
 class Record(dict[str, Any]):
@@ -66,7 +66,7 @@ class Record(dict[str, Any]):
         precision that ``auto`` chose.
         """
         settings = flat(self.config)
-        for name in NAMED:
+        for name in GROUPS:
             if name in self.config:
                 settings[name] = self.config[name]["name"]
         settings["task"] = self.task

@@ -18,7 +18,7 @@ from tape_exp.machine.files import open_atomically, parsed, read_jsonl, write_at
 from tape_exp.results.experiment import rounded
 from tape_exp.results.record import Record
 from tape_exp.runs.identity import flat
-from tape_exp.runs.record import PARTS
+from tape_exp.runs.record import REQUIRED
 from tape_exp.settings import folders, plugins
 from tape_exp.settings.errors import warn
 
@@ -100,7 +100,7 @@ def merged(*sources: Iterable[Record]) -> list[Record]:
 
 def checked(value: Any, where: str) -> Record | None:
     """Take a value as a record; None, after a warning, where it is none."""
-    if isinstance(value, dict) and value.keys() >= PARTS:
+    if isinstance(value, dict) and value.keys() >= REQUIRED:
         return Record(value)
     warn(f"{where} is not a record; it is left out.")
     return None

@@ -16,7 +16,7 @@ from tape_exp.results.statistics import Value
 from tape_exp.settings.naming import display_name
 
 Cell = Value | str | None
-NAMED = ("model", "method", "corpus", "artifact")  # dimensions whose labels are names of configs
+OF_CONFIGS = ("model", "method", "corpus", "artifact")  # columns with names of configs
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Table:
         if isinstance(cell, Value):
             return written(cell, column.digits, "+" if column.signed else "")
         text = cell or ""
-        return display_name(text) if column.name in NAMED else text
+        return display_name(text) if column.name in OF_CONFIGS else text
 
     def markdown(self) -> str:
         """Write it with aligned pipes; a cell's own pipe is escaped."""

@@ -76,7 +76,7 @@ def edited_since(checkpoint: Path, model: Any) -> list[str]:
     return changed_sources({name: sources[name] for name in sources_of(model) if name in sources})
 
 
-def trained_length(checkpoint: Path) -> int | None:
+def longest_trained_row(checkpoint: Path) -> int | None:
     """Return the longest row that the weights were trained on, where their run or the Llama says
     so.
     """

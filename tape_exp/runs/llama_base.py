@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tape_exp.runs.checkpoint_info import (
     file_beside,
     llama_module,
+    longest_trained_row,
     reads_text,
     run_config,
     title,
-    trained_length,
 )
 from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings import files
@@ -37,8 +37,8 @@ LLAMA_KEYS = [
     "task.tokenizer.stops",
 ]
 # Of these a config may choose otherwise; what differs from our own defaults was asked for.
-CHOSEN = re.compile(r"task\.tokenizer\.(bos|eos|add_bos|stops)")
-DEFAULTS = (None, "<s>", "</s>")
+OPEN = re.compile(r"task\.tokenizer\.(bos|eos|add_bos|stops)")
+OWN_DEFAULTS = (None, "<s>", "</s>")
 
 
 def llama_title(checkpoint: Path) -> str | None:
@@ -69,12 +69,12 @@ def apply_llama_config(cfg: DictConfig, start: Path) -> DictConfig:
     run = run_config(start)
     own = values["model.scaling"] if run is None else OmegaConf.select(run, "model.scaling")
     values["model.scaling"] = extended_scaling(
-        cfg.model.get("scaling"), own, trained_length(start), base_of(start)
+        cfg.model.get("scaling"), own, longest_trained_row(start), base_of(start)
     )
     applied = copy.deepcopy(cfg)
     for key, value in values.items():
-        is_chosen = key in given_keys or OmegaConf.select(cfg, key) not in DEFAULTS
-        if value is None or (is_chosen and CHOSEN.fullmatch(key)):
+        is_chosen = key in given_keys or OmegaConf.select(cfg, key) not in OWN_DEFAULTS
+        if value is None or (is_chosen and OPEN.fullmatch(key)):
             continue
         OmegaConf.update(applied, key, value, merge=key == "model.scaling", force_add=True)
     for key in given_keys:
@@ -181,7 +181,7 @@ def _refuse_without_effect(key: str, cfg: DictConfig, applied: DictConfig) -> No
     """Refuse a key that a command line gives, and that the Llama decides otherwise."""
     requested = OmegaConf.select(cfg, key)
     of_llama = OmegaConf.select(applied, key)
-    if key.startswith("task.tokenizer.") and not CHOSEN.fullmatch(key):
+    if key.startswith("task.tokenizer.") and not OPEN.fullmatch(key):
         why = "its own tokenizer comes with it"
     elif requested != of_llama and key != "model.scaling.factor":  # factors multiply
         why = f"it has {literal(of_llama)}"

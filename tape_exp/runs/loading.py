@@ -20,7 +20,7 @@ log = logging.getLogger("tape_exp")
 ROPE = "tape_exp.models.positions.rope.RoPE"
 # Keys that change the logits of any encoding, and may be missing from a config.
 OPTIONAL = ("model.ssmax", "model.temperature", "model.qk_norm")
-DEFAULTS = dict.fromkeys(OPTIONAL, False) | {"model.scaling.method": "none"}
+VALUE_WITHOUT = dict.fromkeys(OPTIONAL, False) | {"model.scaling.method": "none"}
 # May differ from the checkpoint's: a name, and what only training reads.
 FREE = {"model.name", "peft.lora.dropout", "peft.sparse_groups"}
 
@@ -135,8 +135,8 @@ def _check_config(
     else:
         keys = _common_keys("peft", run, cfg)
     for key in sorted(keys):
-        stored = OmegaConf.select(run, key, default=DEFAULTS.get(key))
-        now = OmegaConf.select(cfg, key, default=DEFAULTS.get(key))
+        stored = OmegaConf.select(run, key, default=VALUE_WITHOUT.get(key))
+        now = OmegaConf.select(cfg, key, default=VALUE_WITHOUT.get(key))
         if stored == now or (key, stored) == ("model.scaling.method", "none"):
             continue
         if key == "model._target_":

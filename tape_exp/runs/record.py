@@ -6,7 +6,7 @@ from typing import Any
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import recorded_config, recorded_overrides
 
-PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables read of every record
+REQUIRED = {"run", "config", "seed", "metrics", "started", "git"}  # keys that tables read
 
 
 def make_record(run: RunDirectory, **facts: Any) -> dict[str, Any]:

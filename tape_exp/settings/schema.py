@@ -167,8 +167,8 @@ class AttentionConfig:
     - ``temperature`` multiplies its logits by a number that is learned per layer and head, and
       begins at 1: an inverse temperature,
     - ``random_range`` draws the positions of each row, of all layers alike, from this multiple of
-      the task's longest sequence: see :class:`~tape_exp.models.layers.RandomPositions`; with
-      ``random_floats`` as :class:`~tape_exp.models.layers.RandomFloats`,
+      the task's longest sequence (:class:`~tape_exp.models.random_positions.RandomPositions`); with
+      ``random_floats`` as :class:`~tape_exp.models.random_positions.RandomFloats`,
     - ``qk_norm`` divides queries and keys, before they are rotated, by their root mean square over
       the channels of a head, and multiplies them by a gain per channel that all heads share, as
       Qwen3 does; OLMo 2 normalises over all heads at once.

@@ -15,7 +15,8 @@ import numpy as np
 from tape_exp.data.retrieval import Question
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.generation import batched, generate, shared
+from tape_exp.machine.sharing import answers_of_all, batched
+from tape_exp.models.generation import generate
 from tape_exp.results.evaluation import Evaluation, Heatmap
 from tape_exp.results.statistics import wilson
 from tape_exp.settings.errors import ConfigError
@@ -138,7 +139,7 @@ class Questions(TextTask):
             )
             return dict(zip(batch, map(self.row, batch, answers), strict=True))
 
-        rows = shared(self._batches()[:limit], answer, progress, f"asking, {self.name}")
+        rows = answers_of_all(self._batches()[:limit], answer, progress, f"asking, {self.name}")
         table = [rows[number] for number in sorted(rows)]
         return Evaluation(
             accuracies(self.name, table),

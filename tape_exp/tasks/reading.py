@@ -16,7 +16,7 @@ from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import seed_for
-from tape_exp.models.generation import batched
+from tape_exp.machine.sharing import batched
 from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Optim

@@ -15,7 +15,8 @@ from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.generation import batched, generate, shared
+from tape_exp.machine.sharing import answers_of_all, batched
+from tape_exp.models.generation import generate
 from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.schema import Arch, Count, Optim
@@ -172,7 +173,7 @@ def answer(
         return {id_: task.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
 
     batches = batched([*prompts], task.rows_per_batch)[:limit]
-    return shared(batches, answer_batch, progress, f"answering {task.dataset}")
+    return answers_of_all(batches, answer_batch, progress, f"answering {task.dataset}")
 
 
 def score_names(dataset: str, label: str) -> list[str]:

@@ -99,7 +99,7 @@ class TextTask(Task):
         begun = self.run_context.checkpoint
         if self.trains or begun is None:
             return self.train_length
-        return checkpoint_info.trained_length(begun) or self.train_length
+        return checkpoint_info.longest_trained_row(begun) or self.train_length
 
     @property
     def published(self) -> bool:

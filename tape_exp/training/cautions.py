@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.runs.checkpoint_info import trained_length
+from tape_exp.runs.checkpoint_info import longest_trained_row
 from tape_exp.tasks.base import Task
 
 
@@ -78,7 +78,7 @@ def rows_beyond_the_base(
     scaling = OmegaConf.select(cfg, "model.scaling.method", default="none")
     if scaling != "none" and start.is_file():  # the length of a Llama counts its own scaling
         return
-    base_length = trained_length(start)
+    base_length = longest_trained_row(start)
     length = task.skip_to or task.arch.train_length
     if base_length and length > base_length * adaptation.interpolation:
         yield (

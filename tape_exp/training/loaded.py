@@ -18,7 +18,7 @@ from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.checkpoint_files import file_name, last_checkpoint, saved_checkpoints
 from tape_exp.runs.checkpoint_info import folder_of_runs, read_checkpoint, stored_config
 from tape_exp.runs.llama_base import apply_llama_config
-from tape_exp.runs.record import PARTS
+from tape_exp.runs.record import REQUIRED
 from tape_exp.runs.starting_weights import find
 from tape_exp.settings import files
 from tape_exp.settings.compose import compose_config
@@ -206,7 +206,7 @@ def record_of(run: Path, checkpoint: Path | None) -> dict[str, Any]:
     if not (run / "DONE").is_file() or not path.is_file():
         raise ConfigError(f"{run} is not finished.")
     record = files.read(path)
-    if not (isinstance(record, dict) and record.keys() >= PARTS):
+    if not (isinstance(record, dict) and record.keys() >= REQUIRED):
         raise ConfigError(f"{path} is not a record; restore or remove it.")
     if checkpoint is None or run not in checkpoint.parents:  # that it did not write
         return record

@@ -45,7 +45,7 @@ from tape_exp.models.conformance.training import (
     gradients,
     weights_in_bf16,
 )
-from tape_exp.models.sections import ARCH, LONG_ARCH, Model, shortened
+from tape_exp.models.sections import ARCH, LONG_ARCH, Model, with_short_thresholds
 from tape_exp.settings.errors import ConfigError
 
 __all__ = [
@@ -93,7 +93,7 @@ def outcome_of(situation: str, model: Model) -> Outcome:
         NonconformingError: it does not do what it must.
         NotAskedError: it refuses the situation in a sentence of its own.
     """
-    short, changed = shortened(model)
+    short, changed = with_short_thresholds(model)
     models = [model, short] if changed and situation not in AS_GIVEN else [model]
     try:
         outcomes = [SITUATIONS[situation](section) for section in models]
