@@ -1,5 +1,7 @@
 """What `make lint` checks of imports and statements holds, and each fault is refused."""
 
+import ast
+import re
 import runpy
 import shutil
 
@@ -28,6 +30,16 @@ def test_the_contracts_hold():
     assert status == 0, printed
     for name in (LAYERS, SCRIPTS, CIRCLES):
         assert f"{name} KEPT" in printed
+
+
+@pytest.mark.parametrize("room", ["models", "models/positions", "runs", "results"])
+def test_the_map_of_a_room_names_each_of_its_files(room):
+    folder = ROOT / "tape_exp" / room
+    words = set(
+        re.findall(r"\w+", ast.get_docstring(ast.parse((folder / "__init__.py").read_text())))
+    )
+    files = {path.stem for path in folder.iterdir() if path.name[0] != "_"}
+    assert files <= words, files - words
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 A forward pass, from tokens to logits; the files in the order in which to read them::
 
     decoder      embeds tokens and runs the blocks; ``layers`` says of what kinds these are
-    places       where the tokens of the pass are
+    places       where the tokens of the pass are, counted or by ``random_positions``
     block        attention and SwiGLU, with the methods of the encoding between them
     positions/   the encodings: ``base`` is their interface, ``parts`` what several are made of
     biases       what an encoding adds to logits: one of four kinds

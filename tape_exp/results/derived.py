@@ -9,13 +9,12 @@ import numpy as np
 
 from tape_exp.results.statistics import wilson
 
-# What `Record.metrics` has besides the metrics of a task, as patterns of a shell.
+# Numbers of a record that count as metrics.
+SIZES = ("parameters", "positional_parameters", "trained_parameters", "steps", "tokens")
+# What `Record.metrics` has besides the metrics of a task and ends of intervals, as patterns of a
+# shell.
 DERIVED = (
-    "parameters",
-    "positional_parameters",
-    "trained_parameters",
-    "steps",
-    "tokens",
+    *SIZES,
     "extra_length",
     "solved_at",
     "digits/exact_match@*",

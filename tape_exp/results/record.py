@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from tape_exp.results.derived import derived
+from tape_exp.results.derived import SIZES, derived
 from tape_exp.results.experiment import Experiment
 from tape_exp.results.metric_names import as_shown
 from tape_exp.runs.identity import flat
@@ -85,11 +85,11 @@ class Record(dict[str, Any]):
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Return what the task measured, its numbers of parameters and steps, and what is derived
-        from them.
+        """Return what the task measured, sizes such as the number of parameters, and what is
+        derived from them: beside the task's own, those that ``DERIVED`` announces.
         """
-        facts = {key: value for key, value in self.items() if isinstance(value, int | float)}
-        return facts | self.measured | derived({**self, "metrics": self.measured})
+        sizes = {key: self[key] for key in SIZES if key in self}
+        return sizes | self.measured | derived({**self, "metrics": self.measured})
 
     @property
     def data(self) -> tuple[Any, ...]:

@@ -1,10 +1,12 @@
 """Records on disk: adding, reading, selecting; and what the committed ones must have."""
 
 import subprocess
+from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
 
+from tape_exp.results.derived import DERIVED
 from tape_exp.results.query import fits, where
 from tape_exp.results.store import (
     add_records,
@@ -36,6 +38,18 @@ def test_matrices_are_beside_the_lines(tmp_path):
     add_records(tmp_path, [anew])
     assert np.array_equal(read_records(tmp_path)[0]["matrices"]["attention@1"], matrix + 1)
     assert "matrices" not in next(tmp_path.glob("*.jsonl")).read_text()
+
+
+def test_committed_records_have_the_derived_metrics_that_are_announced():
+    """And no other number of theirs, such as the seed, is taken for a metric."""
+    found = set()
+    for run in read_records():
+        for name in run.metrics.keys() - run.measured.keys():
+            metric = name.removesuffix("_low").removesuffix("_high")
+            kinds = [kind for kind in DERIVED if fnmatchcase(metric, kind)]
+            assert kinds, (run.name, name)
+            found.update(kinds)
+    assert found == set(DERIVED)
 
 
 def test_a_line_that_is_no_record_is_named_and_left_out(tmp_path, capsys):
