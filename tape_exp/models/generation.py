@@ -29,8 +29,8 @@ class Cache:
 
     Rows may begin with padding, which is hidden from their queries; positions, (1 or B, capacity),
     count from the first real token. They are fixed when the cache is made: random ones are the same
-    at all steps. The buffers of so many layers that are ``alike`` are made at once: one by one,
-    between what layers compute, they would leave gaps in memory.
+    at all steps. The buffers for keys and values of so many layers that are ``alike`` are made at
+    once: one by one, between what layers compute, they would leave gaps in memory.
     """
 
     is_compileable = False  # which ``generate`` of transformers asks
@@ -74,15 +74,17 @@ class Cache:
         return tensors
 
     def _make_buffers(self, layer: int, name: str, x: Tensor) -> None:
-        """Make empty buffers (B or 1, capacity, …) for this layer and those after it that are
-        alike. The tokens of a head lie one after the other, as attention reads them.
+        """Make empty buffers (B or 1, capacity, …) for this layer, and for keys and values also for
+        those after it that are alike. The tokens of a head lie one after the other, as attention
+        reads them. What is carried has another shape in the first layer, where all heads share it.
         """
         if x.ndim < 4:
             self._buffers[layer, name] = x.new_empty(x.shape[0], self.capacity, *x.shape[2:])
             return
         rows, _, heads, width = x.shape
         # Autograd takes what one layer writes into memory that another reads for a change of both.
-        count = 1 if torch.is_grad_enabled() else max(self.alike - layer, 1)
+        together = name in ("k", "v") and not torch.is_grad_enabled()
+        count = max(self.alike - layer, 1) if together else 1
         made = x.new_empty(count, rows, heads, self.capacity, width)
         for number in range(count):
             self._buffers[layer + number, name] = made[number].transpose(1, 2)
