@@ -31,7 +31,7 @@ from tape_exp.models.llama import load
 from tape_exp.models.peft import Lora, Matrix
 from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.manifest import environment_info
-from tape_exp.runs.starting_weights import find
+from tape_exp.runs.starting_weights import starting_checkpoint
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--memory", nargs=2, metavar=("CASE", "WHOSE"), help="print one peak in MB")
     args = made.parse_args(arguments)
     cfg = compose_config(["task=perplexity", "model=rope", f"checkpoint={args.checkpoint}"])
-    folder = find(cfg)
+    folder = starting_checkpoint(cfg)
     if folder is None or not folder.is_dir():
         raise ConfigError(f"{args.checkpoint} is no Llama.")
     if args.memory:

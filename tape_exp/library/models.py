@@ -11,7 +11,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.results.record import Record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.llama_base import apply_llama_config
-from tape_exp.runs.starting_weights import find
+from tape_exp.runs.starting_weights import starting_checkpoint
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import literal
@@ -45,7 +45,7 @@ def build(
         ConfigError: there is no such config, or it cannot be built.
     """
     cfg = compose_config([f"model={model}", f"task={task}", f"scale={scale}", *overrides])
-    start = find(cfg)
+    start = starting_checkpoint(cfg)
     if start:
         cfg = apply_llama_config(cfg, start)
     built_task = make_task(cfg, start)

@@ -26,7 +26,7 @@ from tape_exp.runs.checkpoint_info import fingerprint, title
 from tape_exp.runs.identity import identity_of, variant
 from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.manifest import manifest
-from tape_exp.runs.starting_weights import find
+from tape_exp.runs.starting_weights import starting_checkpoint
 from tape_exp.settings import files
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.origin import describe
@@ -53,7 +53,7 @@ class RunDirectory:
     begun = False  # by this process
 
     def __init__(self, cfg: DictConfig) -> None:
-        self.start = find(cfg)
+        self.start = starting_checkpoint(cfg)
         self.cfg = cfg = apply_llama_config(cfg, self.start) if self.start else cfg
         self.identity = identity_of(cfg)
         hashed = dict(self.identity)

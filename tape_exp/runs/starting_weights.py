@@ -25,7 +25,7 @@ FILES = (
 )  # names of files, also of those that are not there
 
 
-def find(cfg: DictConfig, any_text: bool = False) -> Path | None:
+def starting_checkpoint(cfg: DictConfig, any_text: bool = False) -> Path | None:
     """Find the checkpoint that a run begins from, if it does: a file, or the folder of a Llama.
 
     ``checkpoint=`` names one of these:
@@ -70,7 +70,7 @@ def base_of(checkpoint: Path) -> Path:
     cfg.runs = folder_of_runs(checkpoint.parents[1], cfg)
     try:
         # On whatever text, since it has begun: loading refuses another base than it began from.
-        start = find(cfg, any_text=True)
+        start = starting_checkpoint(cfg, any_text=True)
         return checkpoint if start is None else base_of(start)
     except ConfigError as error:
         raise ConfigError(f"the base of the adapted {checkpoint} is missing: {error}") from error

@@ -19,7 +19,7 @@ from tape_exp.runs.checkpoint_files import file_name, last_checkpoint, saved_che
 from tape_exp.runs.checkpoint_info import folder_of_runs, read_checkpoint, stored_config
 from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.runs.record import REQUIRED
-from tape_exp.runs.starting_weights import find
+from tape_exp.runs.starting_weights import starting_checkpoint
 from tape_exp.settings import files
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -181,7 +181,7 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
     cfg = stored_config(run / "config.yaml")
     cfg.runs = folder_of_runs(run, cfg)
     if (run / "DONE").is_file() and not saved_checkpoints(run / "checkpoints"):
-        checkpoint = find(cfg)  # of a run that trained nothing
+        checkpoint = starting_checkpoint(cfg)  # of a run that trained nothing
     else:
         checkpoint = last_checkpoint(run)
         cfg.checkpoint = str(run)

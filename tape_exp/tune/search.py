@@ -34,7 +34,7 @@ from tape_exp.experiments.grid import (
 from tape_exp.machine.files import short_hash
 from tape_exp.results.metric_names import check_metric
 from tape_exp.runs.identity import identity_of
-from tape_exp.runs.starting_weights import find
+from tape_exp.runs.starting_weights import starting_checkpoint
 from tape_exp.settings import files
 from tape_exp.settings.choices import SECTIONS
 from tape_exp.settings.compose import compose_config
@@ -123,7 +123,7 @@ class Search:
             cfg = self.config(model, values, self.seeds[0])
             _, task = blank_parts(cfg)
             check_metric(self.metric, task.announced())
-            find(cfg)
+            starting_checkpoint(cfg)
             if cfg.trainer.devices * cfg.trainer.nodes > 1:
                 raise ConfigError("a trial runs on one device: set trainer.devices=1.")
 

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 import tape_exp as te
 from tape_exp.models.gguf import converted
 from tape_exp.models.llama import read_config
-from tape_exp.runs.starting_weights import find
+from tape_exp.runs.starting_weights import starting_checkpoint
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, missing_package
 
@@ -118,12 +118,15 @@ def test_a_folder_with_one_file_is_that_file(tmp_path):
     (tmp_path / "one").mkdir()
     path = write(tmp_path / "one" / "tiny.gguf", model_of())
     words = ["task=perplexity", f"cache={tmp_path}/cache"]
-    assert find(compose_config([*words, f"checkpoint={path.parent}"])).name == "tiny-from-F32"
+    assert (
+        starting_checkpoint(compose_config([*words, f"checkpoint={path.parent}"])).name
+        == "tiny-from-F32"
+    )
     shutil.copy(path, path.with_name("other.gguf"))
     with pytest.raises(ConfigError, match=r"has 2 GGUF files: checkpoint=.*other\.gguf, check"):
-        find(compose_config([*words, f"checkpoint={path.parent}"]))
+        starting_checkpoint(compose_config([*words, f"checkpoint={path.parent}"]))
     with pytest.raises(ConfigError, match=r"missing\.gguf: there is no such file"):
-        find(compose_config([*words, f"checkpoint={path.parent}/missing.gguf"]))
+        starting_checkpoint(compose_config([*words, f"checkpoint={path.parent}/missing.gguf"]))
 
 
 REFUSED = {
@@ -204,4 +207,4 @@ def test_the_package_is_named_where_it_is_missing(tmp_path, monkeypatch):
 
 def test_a_missing_model_says_how_it_comes(tmp_path):
     with pytest.raises(ConfigError, match=r"nor the folder of a run or a Llama\. `make smollm2`"):
-        find(compose_config(["task=passkey", "checkpoint=data/no/smollm2"]))
+        starting_checkpoint(compose_config(["task=passkey", "checkpoint=data/no/smollm2"]))

@@ -14,7 +14,7 @@ from tape_exp.models.generation import generate
 from tape_exp.models.harness import Harness
 from tape_exp.models.head import TokenNll
 from tape_exp.models.peft import Lora
-from tape_exp.runs.starting_weights import find
+from tape_exp.runs.starting_weights import starting_checkpoint
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.lm_eval_tasks import metrics_of, results_of
@@ -32,7 +32,9 @@ winter the waves broke over the wall and the keeper, who was called Ellen, lit t
 @pytest.fixture(scope="module")
 def folder():
     """The model in Hugging Face's format, converted into the cache of the clone."""
-    return find(compose_config(["task=perplexity", f"checkpoint={PLACE}", f"cache={ROOT}/cache"]))
+    return starting_checkpoint(
+        compose_config(["task=perplexity", f"checkpoint={PLACE}", f"cache={ROOT}/cache"])
+    )
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ METHODS = [("rope", name) for name in ("lora", "longlora", "theta", "full")] + [
 
 def loaded(cfg):
     """The decoder that a run with this config would begin with."""
-    task = make_task(cfg, starting_weights.find(cfg))
+    task = make_task(cfg, starting_weights.starting_checkpoint(cfg))
     task.prepare_data()
     return make_decoder(cfg, task)
 
@@ -241,7 +241,7 @@ def test_a_task_names_the_run_of_the_same_method(own):
     ]
     words = ["model=rope", "peft=lora", "peft.lr=3e-3", "checkpoint=extend"]
     cfg, _ = own(*words, task="github")
-    assert starting_weights.find(cfg).parents[1] == paths[1]
+    assert starting_weights.starting_checkpoint(cfg).parents[1] == paths[1]
 
 
 @pytest.mark.hosts
@@ -439,7 +439,7 @@ def finished(folder, *words: str, step: int = 1):
 def beginning(runs, checkpoint="c4", *words: str) -> Path:
     """The checkpoint that a run of another task begins from."""
     chosen = ["task=passkey", f"checkpoint={checkpoint}", f"runs={runs}", *words]
-    found = starting_weights.find(compose_config(chosen))
+    found = starting_weights.starting_checkpoint(compose_config(chosen))
     assert found is not None
     return found
 
@@ -570,4 +570,4 @@ def test_a_run_that_was_moved_out_of_its_folder_looks_for_others_where_its_confi
 def test_a_file_that_is_not_there_is_named_as_one(name):
     cfg = compose_config(["task=passkey", f"checkpoint={name}"])
     with pytest.raises(ConfigError, match=f"^checkpoint={name}: there is no such file"):
-        starting_weights.find(cfg)
+        starting_weights.starting_checkpoint(cfg)
