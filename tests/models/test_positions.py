@@ -293,3 +293,16 @@ def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
     bias = bias_of(encoding, *of_tokens(T))[0, 0].detach()
     for distance in (1, 100, 200):
         assert bias.diagonal(-distance).max() - bias.diagonal(-distance).min() < 1e-6
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.0])
+@pytest.mark.parametrize("shift", [0.5, 0.0, -0.5])
+@torch.no_grad()
+def test_a_hidden_unit_of_fire_without_a_weight_is_the_same_in_pieces(weight, shift, arch):
+    """Its ReLU has no bend: it is a number everywhere, or 0."""
+    encoding = make_position("fire", arch)
+    encoding.init_weights(generator())
+    encoding.inner.weight[7] = weight
+    encoding.inner.bias[7] = shift
+    relative = torch.linspace(0, 1, 50)
+    assert torch.allclose(encoding.pieces()(relative), encoding.mlp(relative), atol=1e-6)

@@ -85,7 +85,10 @@ class FIRE(PositionEncoding):
         outer_HN = precise(self.outer.weight)
         weight_N = precise(self.inner.weight[:, 0])
         shift_N = precise(self.inner.bias)
-        bends_N, order_N = (-shift_N / weight_N).detach().sort()
+        # A unit of weight 0, or -0, is a number everywhere: as if its bend were beyond all others.
+        bends_N = (-shift_N / (weight_N + 0.0)).detach()
+        bends_N = bends_N.nan_to_num(torch.inf, torch.inf, -torch.inf)
+        bends_N, order_N = bends_N.sort()
         unit_N = torch.arange(len(bends_N))
         piece_P1 = torch.arange(len(bends_N) + 1)[:, None]
         rises_N = weight_N[order_N] >= 0
