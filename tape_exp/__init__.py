@@ -4,9 +4,9 @@ TYPE_CHECKING = False  # what typing calls so, without an import of it
 if TYPE_CHECKING:
     from typing import Any
 
-    from tape_exp.library import Loaded, build, compare, evaluate, load, plot, records, train
+    from tape_exp.library import LoadedRun, build, compare, evaluate, load, plot, records, train
 
-__all__ = ["Loaded", "build", "compare", "evaluate", "load", "plot", "records", "train"]
+__all__ = ["LoadedRun", "build", "compare", "evaluate", "load", "plot", "records", "train"]
 
 
 def __getattr__(name: str) -> "Any":

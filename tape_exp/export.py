@@ -25,7 +25,7 @@ from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, warn
 from tape_exp.settings.naming import display_name
 from tape_exp.settings.parser import ArgumentParser
-from tape_exp.training.loaded import Loaded, load, record_of
+from tape_exp.training.loaded_run import LoadedRun, load, record_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def with_results(head: str, loaded: Loaded) -> str:
+def with_results(head: str, loaded: LoadedRun) -> str:
     """Complete the head of a model card by the run's record, if that is of these weights."""
     try:
         record = record_of(loaded.folder, loaded.checkpoint)
@@ -88,7 +88,7 @@ def with_results(head: str, loaded: Loaded) -> str:
     )
 
 
-def export_adapter(loaded: Loaded, folder: Path, base: str, name: str) -> None:
+def export_adapter(loaded: LoadedRun, folder: Path, base: str, name: str) -> None:
     """Write the adapter of a run to a new folder, with a card of its record.
 
     Args:
@@ -107,7 +107,7 @@ def export_adapter(loaded: Loaded, folder: Path, base: str, name: str) -> None:
     )
 
 
-def moves_positions(loaded: Loaded, base: Path) -> bool:
+def moves_positions(loaded: LoadedRun, base: Path) -> bool:
     """Say whether a run has other positions than its base, as far as that is known."""
     adaptation = loaded.model.adaptation
     if adaptation is None:

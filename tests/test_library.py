@@ -19,7 +19,7 @@ from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
-from tape_exp.training.loaded import Loaded
+from tape_exp.training.loaded_run import LoadedRun
 from tests.conftest import SMALL, on_text
 
 
@@ -346,5 +346,5 @@ def test_the_text_of_a_run_stays_that_of_its_evaluations(words, name):
     typed = ["task=perplexity", "text@task.text=pg19", "model=rope", "scale=smoke"]
     run = SimpleNamespace(checkpoint=None, record={"config": {}})
     run.config = {"overrides": typed, "task": {"name": "perplexity"}}
-    task, _ = Loaded.on(run, *words)
+    task, _ = LoadedRun.on(run, *words)
     assert task.text.name == name

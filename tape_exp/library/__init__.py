@@ -8,6 +8,6 @@ from tape_exp.library.comparison import compare
 from tape_exp.library.models import build, evaluate, train
 from tape_exp.library.pictures import plot
 from tape_exp.library.tables import records
-from tape_exp.training.loaded import Loaded, load
+from tape_exp.training.loaded_run import LoadedRun, load
 
-__all__ = ["Loaded", "build", "compare", "evaluate", "load", "plot", "records", "train"]
+__all__ = ["LoadedRun", "build", "compare", "evaluate", "load", "plot", "records", "train"]

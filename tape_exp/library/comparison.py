@@ -14,7 +14,7 @@ from tape_exp.results.store import varying
 from tape_exp.runs.identity import NOT_COMPUTED, flat, variant
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import task_title
-from tape_exp.training.loaded import Loaded
+from tape_exp.training.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
     import pandas
@@ -27,7 +27,7 @@ Experiment = list[Record]
 
 
 def compare(
-    *runs: Loaded | dict[str, Any], **own: Decoder | dict[str, Any] | Sequence[Any]
+    *runs: LoadedRun | dict[str, Any], **own: Decoder | dict[str, Any] | Sequence[Any]
 ) -> "tuple[pandas.DataFrame, Image | None]":
     """Put runs or records side by side, as a table and a figure.
 
@@ -63,10 +63,10 @@ def compare(
 
 
 def _records_to_compare(
-    runs: Sequence[Loaded | dict[str, Any]], own: Mapping[str, Any]
+    runs: Sequence[LoadedRun | dict[str, Any]], own: Mapping[str, Any]
 ) -> list[Record]:
     """List the records of runs and of one's own decoders, a list of which is of several seeds."""
-    found = [run.record if isinstance(run, Loaded) else run for run in runs]
+    found = [run.record if isinstance(run, LoadedRun) else run for run in runs]
     for name, models in own.items():
         seeds = models if isinstance(models, list | tuple) else [models]
         for seed, model in enumerate(seeds):
@@ -80,14 +80,14 @@ def _records_to_compare(
 
 
 def _record_of_own(
-    name: str, seed: int, model: Decoder | Record, runs: Sequence[Loaded | dict[str, Any]]
+    name: str, seed: int, model: Decoder | Record, runs: Sequence[LoadedRun | dict[str, Any]]
 ) -> Record:
     """Make the record of a decoder of one's own, or complete what ``te.evaluate`` gave of it, as
     one on the task of the first run.
     """
     first = runs[0] if runs else None
     if isinstance(model, Decoder):
-        if not isinstance(first, Loaded):
+        if not isinstance(first, LoadedRun):
             raise ConfigError(
                 f"{name} is a decoder, and is evaluated on the task of the first run, of which "
                 "compare needs the run itself, as te.load gives it; or give what te.evaluate "
@@ -96,7 +96,7 @@ def _record_of_own(
         task, _ = first.on()
         task.prepare_data()
         model = evaluate(model, task=task)
-    like = first.record if isinstance(first, Loaded) else first
+    like = first.record if isinstance(first, LoadedRun) else first
     if like is None or "config" not in like:
         raise ConfigError(f"compare takes {name}= beside a run or a record of the same task.")
     shared = {key: like["config"][key] for key in ("task", "scale")}

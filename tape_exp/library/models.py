@@ -18,7 +18,7 @@ from tape_exp.settings.naming import literal
 from tape_exp.tasks.base import Task
 from tape_exp.training.callbacks import track
 from tape_exp.training.from_config import make_decoder, make_task
-from tape_exp.training.loaded import Loaded, load
+from tape_exp.training.loaded_run import LoadedRun, load
 from tape_exp.training.module import OnDevice
 from tape_exp.training.run import run
 
@@ -53,7 +53,7 @@ def build(
     return make_decoder(cfg, built_task), built_task
 
 
-def train(*overrides: str, quiet: bool = False, **choices: Any) -> Loaded:
+def train(*overrides: str, quiet: bool = False, **choices: Any) -> LoadedRun:
     """Train and evaluate what ``tape-exp train <overrides>`` would.
 
     A run that is finished already is not repeated; one that was interrupted is resumed.
@@ -84,7 +84,7 @@ def train(*overrides: str, quiet: bool = False, **choices: Any) -> Loaded:
         return load(RunDirectory(cfg).path)
 
 
-def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None) -> Record:
+def evaluate(model: LoadedRun | Decoder, *overrides: str, task: Task | None = None) -> Record:
     """Evaluate a model in fp32 on the device it is on.
 
     Example::
@@ -105,7 +105,7 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
         ConfigError: there is no such task, its tokens are not the model's, an override does not
             concern the evaluation or says what was trained, or a decoder comes without its task.
     """
-    if isinstance(model, Loaded):
+    if isinstance(model, LoadedRun):
         if task is not None:
             raise ConfigError("evaluate takes task= of a decoder; of a run it takes overrides.")
         return _evaluate_run(model, overrides)
@@ -114,7 +114,7 @@ def evaluate(model: Loaded | Decoder, *overrides: str, task: Task | None = None)
     return _evaluate_decoder(model, task)
 
 
-def _evaluate_run(run: Loaded, overrides: tuple[str, ...]) -> Record:
+def _evaluate_run(run: LoadedRun, overrides: tuple[str, ...]) -> Record:
     """Evaluate a run's model; the record has the run's name, seed, time and commit."""
     task, config = run.on(*overrides)
     if task.vocabulary != run.task.vocabulary:

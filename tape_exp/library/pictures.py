@@ -10,14 +10,14 @@ from tape_exp.library.image import image_of
 from tape_exp.results.record import Record
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.loaded import Loaded
+from tape_exp.training.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
 def plot(
-    run: Loaded | dict[str, Any], text: str | Sequence[int] = "", losses: bool = False
+    run: LoadedRun | dict[str, Any], text: str | Sequence[int] = "", losses: bool = False
 ) -> "Image":
     """Draw a run's results by length, its attention to a text, or its losses.
 
@@ -38,20 +38,20 @@ def plot(
     Raises:
         ConfigError: no result of the run is by length, or it has trained nothing.
     """
-    if not isinstance(run, Loaded | dict):
+    if not isinstance(run, LoadedRun | dict):
         raise ConfigError(
             f"plot takes a run, as te.load gives it, or a record, and not a {type(run).__name__}."
         )
     if losses:
         return image_of(_losses(run))
     if text:
-        if not isinstance(run, Loaded):
+        if not isinstance(run, LoadedRun):
             raise ConfigError("plot shows attention to a text of a run, as te.load gives it.")
         return _attention(run, text)
-    return _by_length(Record(run.record if isinstance(run, Loaded) else run))
+    return _by_length(Record(run.record if isinstance(run, LoadedRun) else run))
 
 
-def _attention(run: Loaded, text: str | Sequence[int]) -> "Image":
+def _attention(run: LoadedRun, text: str | Sequence[int]) -> "Image":
     """Draw the mean over heads of each layer's attention."""
     from tape_exp.drawing.matrices import run_matrices
 
@@ -79,7 +79,7 @@ def _by_length(record: Record) -> "Image":
     return picture
 
 
-def _losses(run: Loaded | dict[str, Any]) -> Callable[[Path], Path]:
+def _losses(run: LoadedRun | dict[str, Any]) -> Callable[[Path], Path]:
     """Make the figure of the losses of one run."""
     from tape_exp.drawing.plots import Line, Panel, curves
     from tape_exp.drawing.style import categorical
@@ -92,15 +92,15 @@ def _losses(run: Loaded | dict[str, Any]) -> Callable[[Path], Path]:
     if not lines:
         raise ConfigError("this run has no losses: it trained nothing, or its curve is not kept.")
     panel = Panel("", "step", "loss (nats)", lines, log_y=True)
-    record = run.record if isinstance(run, Loaded) else run
+    record = run.record if isinstance(run, LoadedRun) else run
     title = f"Losses of {record['run']}" if "run" in record else ""
     return lambda path: curves([panel], path, title)
 
 
-def _points(run: Loaded | dict[str, Any]) -> dict[str, dict[int, float]]:
+def _points(run: LoadedRun | dict[str, Any]) -> dict[str, dict[int, float]]:
     """Return the losses of a run: name -> step -> value."""
     points: dict[str, dict[int, float]] = {}
-    if isinstance(run, Loaded):
+    if isinstance(run, LoadedRun):
         rows = read_metrics(run.folder / "metrics.jsonl")
         for name in ("train/loss", "val/loss"):
             points[name] = {row["step"]: row[name] for row in rows if name in row}

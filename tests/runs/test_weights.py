@@ -29,7 +29,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.training.from_config import make_decoder, make_task
-from tape_exp.training.loaded import load
+from tape_exp.training.loaded_run import load
 from tape_exp.training.run import run
 from tests import conftest
 from tests.conftest import on_text

@@ -24,7 +24,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.settings.schema import Arch
-from tape_exp.training.loaded import load
+from tape_exp.training.loaded_run import load
 from tape_exp.training.run import run
 from tests.artifacts.fakes import train_here
 

@@ -1,4 +1,4 @@
-"""The library's handle of a finished run: its model as it was trained, its task and its record."""
+"""A finished run as the library loads it: its model as it was trained, its task and its record."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ OF_TRAINING = r"\+*task\.(train_\w+|hold_out|skip_to)="
 
 
 @dataclass(frozen=True, repr=False)
-class Loaded:
+class LoadedRun:
     """A finished run.
 
     A text is a string as rows of the task begin (``"21+9="`` of addition, which has its
@@ -60,7 +60,7 @@ class Loaded:
     record: dict[str, Any]
 
     def __repr__(self) -> str:
-        return f"Loaded({self.record.get('run', self.folder)})"
+        return f"LoadedRun({self.record.get('run', self.folder)})"
 
     def generate(
         self,
@@ -166,7 +166,7 @@ class Loaded:
         return ids
 
 
-def load(folder: str | Path, finished: bool = True) -> Loaded:
+def load(folder: str | Path, finished: bool = True) -> LoadedRun:
     """Load a run from its folder, with the weights of its last checkpoint.
 
     Args:
@@ -195,7 +195,7 @@ def load(folder: str | Path, finished: bool = True) -> Loaded:
     model = make_decoder(cfg, task).eval()
     section = config["model"]
     section = model.adaptation.positions(section) if model.adaptation else section
-    return Loaded(run, config, checkpoint, model, section, task, tokenizer, record)
+    return LoadedRun(run, config, checkpoint, model, section, task, tokenizer, record)
 
 
 def record_of(run: Path, checkpoint: Path | None) -> dict[str, Any]:
