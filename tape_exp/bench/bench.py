@@ -130,10 +130,10 @@ class Bench:
         board = self.board()
         records = self.records()
         specs = runs.specs_of_artifacts(
-            [board.artifact], self.scale, seeds, records=records, recorded=options.slurm
+            [board.cells.artifact], self.scale, seeds, records=records, recorded=options.slurm
         )
         if at_choice:
-            cells = [{*board.overrides(row, column)} for row, column in board.at_choice()]
+            cells = [{*board.cells.overrides(row, column)} for row, column in board.at_choice()]
             specs = [spec for spec in specs if is_in_one_of(cells, spec)]
         if all(spec.recorded for spec in specs):
             return Outcome()

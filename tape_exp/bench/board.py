@@ -33,14 +33,15 @@ class RankTest:
     difference: float  # between two mean ranks, from which on they are told apart (Nemenyi, 5 %)
 
 
-class Board(Cells):
-    """The recorded runs of a bench.
+class Board:
+    """The recorded runs of a bench, and the ranks of its models.
 
     At the first seed every model has every rate on every task; the lowest validation loss, on
     further rows of the trained lengths, chooses the rate of the model on the task, and the test has
     no part in it. Further seeds run only at that rate.
 
     Attributes:
+        cells: the artifact whose rows are models at rates, and whose columns are tasks.
         entries: the tasks, by name.
         searched: by model and task the runs of the first seed, by rate.
         choices: by model and task the chosen rate, where every rate has run.
@@ -51,14 +52,14 @@ class Board(Cells):
     def __init__(
         self, search: Artifact, entries: Sequence[Entry], seed: int, records: Sequence[Record]
     ) -> None:
-        super().__init__(search, next(iter(search.scales)), records)
+        self.cells = Cells(search, next(iter(search.scales)), records)
         (block,) = search.rows
         dimensions = block.dimensions
         self.rates = [*dimensions["rate"]]
         self.entries = {entry.name: entry for entry in entries}
         self.searched: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
-        for row, column in product(self.rows, self.columns):
-            for run in self.runs(row, column):
+        for row, column in self._every_cell():
+            for run in self.cells.runs(row, column):
                 if run.seed == seed:
                     self.searched[row.labels["model"], column.name][row.labels["rate"]] = run
         self.choices: dict[tuple[str, str], str] = {}
@@ -67,15 +68,19 @@ class Board(Cells):
                 self.choices[cell] = best_rate(runs)
         self.chosen: dict[tuple[str, str], list[Record]] = {}
         for row, column in self.at_choice():
-            self.chosen[row.labels["model"], column.name] = self.runs(row, column)
+            self.chosen[row.labels["model"], column.name] = self.cells.runs(row, column)
         models = {model for model, _ in self.chosen}
         self.models = [model for model in dimensions["model"] if model in models]
 
     def at_choice(self) -> Iterator[tuple[Row, ArtifactColumn]]:
         """Yield the row and the column of every chosen rate, at which further seeds run."""
-        for row, column in product(self.rows, self.columns):
+        for row, column in self._every_cell():
             if self.choices.get((row.labels["model"], column.name)) == row.labels["rate"]:
                 yield row, column
+
+    def _every_cell(self) -> Iterator[tuple[Row, ArtifactColumn]]:
+        """Yield the row and the column of every model, rate and task."""
+        return product(self.cells.rows, self.cells.columns)
 
     def chosen_runs(self, model: str | None = None, task: str | None = None) -> list[Record]:
         """List the runs at chosen rates of a model, or on a task."""

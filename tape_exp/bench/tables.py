@@ -134,12 +134,13 @@ def make_table(
 def caption_of(board: Board) -> str:
     """Say what the table of scores measures."""
     floors = ", ".join(f"{task} {score:.0f}" for task, score in board.guesses.items())
-    with_words = "".join(f", with {word}" for word in board.artifact.overrides)
+    search = board.cells.artifact
+    with_words = "".join(f", with {word}" for word in search.overrides)
     text = (
-        f"{board.artifact.title}: right tokens in percent in rows longer than those of training "
+        f"{search.title}: right tokens in percent in rows longer than those of training "
         "(of addition right rows, of groups right states, of retrieval right answers). A token "
         "is scored after the right ones before it; the best guess from nearby reaches "
-        f"{floors}. Scale {board.scale}{with_words}; learning rates "
+        f"{floors}. Scale {board.cells.scale}{with_words}; learning rates "
         f"{', '.join(board.rates)}, chosen by "
         "the lowest validation loss on trained lengths at the first seed. Intervals are over "
         "seeds and samples, and do not cover the choice of the rate."
