@@ -25,25 +25,26 @@ class Tokens:
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
         dtype = np.dtype(path.suffix[1:])
-        self._ids = np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
+        ids = np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
+        self._ids = ids[:limit]
         self._documents = path.with_suffix(".npz")
-        self.length = len(self._ids) if limit is None else min(limit, len(self._ids))
 
     def __len__(self) -> int:
-        return self.length
+        return len(self._ids)
 
     def __getitem__(self, range_: slice) -> np.ndarray:
-        start, stop, _ = range_.indices(self.length)
-        return self._ids[start:stop].astype(np.int64)
+        return self._ids[range_].astype(np.int64)
 
     def blocks(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """Read (len(starts), length) ids, one row from each start on."""
+        """Read (len(starts), length) ids, one row from each start on; a row beyond the last id
+        raises IndexError.
+        """
         return self._ids[starts[:, None] + np.arange(length)].astype(np.int64)
 
     def fingerprint(self) -> str:
         """Hash the ids: all up to a million, the first and last beyond."""
-        ends = self[: 1 << 19].tobytes() + self[max(self.length - (1 << 19), 0) :].tobytes()
-        return short_hash([str(self.length), ends])
+        ends = self[: 1 << 19].tobytes() + self[-(1 << 19) :].tobytes()
+        return short_hash([str(len(self)), ends])
 
     def bytes(self, decode: Callable[[np.ndarray], str]) -> int:
         """Count the UTF-8 bytes of the tokens' text; of a document cut by the limit, of its
@@ -51,8 +52,8 @@ class Tokens:
         """
         tokens, sizes = np.load(self._documents)["sizes"].T
         ends = np.cumsum(tokens)
-        complete = int(np.searchsorted(ends, self.length, "right"))  # documents
-        cut = self[int(ends[complete - 1]) if complete else 0 : self.length]
+        complete = int(np.searchsorted(ends, len(self), "right"))  # documents
+        cut = self[int(ends[complete - 1]) if complete else 0 :]
         return int(sizes[:complete].sum()) + len(decode(cut).encode())
 
 

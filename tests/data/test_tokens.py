@@ -54,6 +54,17 @@ def test_every_document_once_with_bos(corpus, tokenizer, tmp_path, small_batches
     assert np.array_equal(tokens.blocks(np.array([3, 1500]), 40), [whole[3:43], whole[1500:1540]])
 
 
+def test_a_limit_holds_for_every_way_to_read(corpus, tokenizer, tmp_path):
+    whole = expected(tokenizer)
+    tokenise(corpus, "train", tokenizer, tmp_path)
+    tokens = tokenise(corpus, "train", tokenizer, tmp_path, needed=100)
+    assert len(tokens) == 100
+    assert np.array_equal(tokens[90:200], whole[90:100])
+    assert np.array_equal(tokens.blocks(np.array([60]), 40), [whole[60:100]])
+    with pytest.raises(IndexError):
+        tokens.blocks(np.array([61]), 40)
+
+
 def test_bytes_are_exact(corpus, tokenizer, tmp_path, small_batches):
     assert tokenise(corpus, "train", tokenizer, tmp_path).bytes(tokenizer.decode) == sum(
         len(d.encode()) for d in DOCUMENTS
