@@ -22,9 +22,10 @@ from tape_exp.runs.llama_base import llama_title
 from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
 from tape_exp.settings.naming import display_name, task_title
+from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.module import LanguageModule
-from tape_exp.training.not_finite import NotFiniteError
+from tape_exp.training.not_finite import NotFiniteError, advice
 
 log = logging.getLogger("tape_exp")
 
@@ -87,14 +88,11 @@ def run_record(
     )
 
 
-def check_finite(metrics: dict[str, float], lr: float) -> None:
+def check_finite(metrics: dict[str, float], optim: Optim) -> None:
     """Raise :class:`NotFiniteError` where a metric is no number: nothing could be drawn of it."""
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise NotFiniteError(
-                f"{name} is {value} after training. Lower task.optim.lr={lr}, or train with "
-                "trainer.precision=32-true."
-            )
+            raise NotFiniteError(f"{name} is {value} after training. {advice(optim)}")
 
 
 def summary_of(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def save_results(
     }
     record = run_record(directory, trainer, module, seconds)
     if directory.cfg.debug.name == "none":
-        check_finite(record["metrics"], run.task.optim.lr)
+        check_finite(record["metrics"], run.task.optim)
     else:  # a shortened evaluation leaves cells empty
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
     directory.finish(record)

@@ -20,6 +20,7 @@ from tape_exp.runs.checkpoint_files import file_name, last_checkpoint, saved_che
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Optim
 from tape_exp.training.module import LanguageModule
 from tape_exp.training.not_finite import NotFiniteError
 from tape_exp.training.outcome import check_finite
@@ -240,7 +241,7 @@ def test_the_commit_is_that_of_the_clone_whatever_a_hook_or_a_config_says(tmp_pa
 
 def test_a_metric_that_is_no_number_fails_the_run():
     with pytest.raises(NotFiniteError, match=r"val/loss is nan .*Lower task\.optim\.lr=0\.1"):
-        check_finite({"test/exact_match": 3.0, "val/loss": float("nan")}, 0.1)
+        check_finite({"test/exact_match": 3.0, "val/loss": float("nan")}, Optim(1, 1, lr=0.1))
 
 
 def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monkeypatch):
