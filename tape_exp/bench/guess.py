@@ -11,8 +11,8 @@ from tape_exp.tasks.slices import padded
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of a task."""
+class ScoredRows:
+    """Rows of a task, and which of their tokens are scored."""
 
     inputs: np.ndarray  # (B, T)
     following: np.ndarray  # (B, T), the token after each input
@@ -44,22 +44,22 @@ def guess(task: SequenceTask, length: int, count: int = 1000) -> float:
     return 100 * max(share_right(test, guesses_N) for guesses_N in guesses)
 
 
-def rows_of(task: SequenceTask, length: int, count: int, part: str) -> Rows:
+def rows_of(task: SequenceTask, length: int, count: int, part: str) -> ScoredRows:
     """Make rows of a length; those of one part are other ones than those of another."""
     key = seed_for(0, "guess", part)
     rows = list(task.rows(key, 0, count, [length], task.draws(length)))
     batch = padded(rows, task.width(length))
     labels = batch["labels"].numpy()
-    return Rows(batch["inputs"].numpy(), labels, labels != IGNORE)
+    return ScoredRows(batch["inputs"].numpy(), labels, labels != IGNORE)
 
 
-def n_gram_guesses(n: int, train: Rows, test: Rows, symbols: int) -> np.ndarray:
+def n_gram_guesses(n: int, train: ScoredRows, test: ScoredRows, symbols: int) -> np.ndarray:
     """Guess each scored token of ``test`` as that which most often follows the n tokens before it
     in ``train``; where these are not there, as the most frequent one.
 
     >>> scored = np.array([[True, True, True]])
-    >>> train = Rows(np.array([[1, 2, 1]]), np.array([[2, 1, 2]]), scored)
-    >>> test = Rows(np.array([[2, 1, 3]]), np.array([[1, 3, 3]]), scored)
+    >>> train = ScoredRows(np.array([[1, 2, 1]]), np.array([[2, 1, 2]]), scored)
+    >>> test = ScoredRows(np.array([[2, 1, 3]]), np.array([[1, 3, 3]]), scored)
     >>> n_gram_guesses(1, train, test, 4)  # 1 follows 2, 2 follows 1, and 3 was not seen
     array([1, 2, 2])
     """
@@ -70,11 +70,12 @@ def n_gram_guesses(n: int, train: Rows, test: Rows, symbols: int) -> np.ndarray:
     return np.where(is_known_N, followers[place_N], most_frequent(train.answers))
 
 
-def contexts_of(rows: Rows, n: int, symbols: int) -> np.ndarray:
+def contexts_of(rows: ScoredRows, n: int, symbols: int) -> np.ndarray:
     """Write the n tokens before each scored one as a number of n digits in base ``symbols``, the
     nearest token first.
 
-    >>> rows = Rows(np.array([[1, 2, 3]]), np.array([[2, 3, 4]]), np.array([[False, True, True]]))
+    >>> scored = np.array([[False, True, True]])
+    >>> rows = ScoredRows(np.array([[1, 2, 3]]), np.array([[2, 3, 4]]), scored)
     >>> contexts_of(rows, 2, 10)
     array([21, 32])
     """
@@ -102,11 +103,11 @@ def usual_followers(
     return contexts[is_last_of_context], pairs[is_last_of_context] % symbols
 
 
-def previous_answers(rows: Rows, first: int) -> np.ndarray:
+def previous_answers(rows: ScoredRows, first: int) -> np.ndarray:
     """Guess each scored token as the one before it in its row, and the first of a row as ``first``.
 
     >>> scored = np.array([[True, True], [False, True]])
-    >>> previous_answers(Rows(scored, np.array([[5, 6], [7, 8]]), scored), 1)
+    >>> previous_answers(ScoredRows(scored, np.array([[5, 6], [7, 8]]), scored), 1)
     array([1, 5, 1])
     """
     is_first_N = np.append(True, rows.row_numbers[1:] != rows.row_numbers[:-1])
@@ -119,7 +120,7 @@ def most_frequent(tokens: np.ndarray) -> int:
     return int(np.bincount(tokens).argmax())
 
 
-def share_right(rows: Rows, guesses_N: np.ndarray) -> float:
+def share_right(rows: ScoredRows, guesses_N: np.ndarray) -> float:
     """Return the share of a row's scored tokens that guesses have right, as a mean over rows."""
     right_B = np.bincount(rows.row_numbers, guesses_N == rows.answers)
     scored_B = np.bincount(rows.row_numbers)

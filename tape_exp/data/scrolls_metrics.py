@@ -34,7 +34,7 @@ def score(
         Each value with its 95 % interval by bootstrap, the dataset's score first (``exact_match``,
         ``f1``, or ``rouge/geometric_mean`` before ``rouge/1`` …), and the values of each example.
     """
-    examples = {id_: DATASETS[dataset](predictions[id_], references[id_]) for id_ in references}
+    examples = {id_: METRIC_OF[dataset](predictions[id_], references[id_]) for id_ in references}
     names = list(next(iter(examples.values())))
     values_NK = np.array([list(examples[id_].values()) for id_ in sorted(examples)])
     generator = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def score(
     for _ in range(RESAMPLES):
         resampled.append(generator.multinomial(n, np.full(n, 1 / n)) @ values_NK)
     means_RK = np.vstack([values_NK.mean(0), np.array(resampled) / n])
-    if DATASETS[dataset] is rouge:
+    if METRIC_OF[dataset] is rouge:
         names = ["rouge/geometric_mean", *names]
         means_RK = np.column_stack([np.cbrt(means_RK.prod(1)), means_RK])
     low_K, high_K = np.percentile(means_RK[1:], (2.5, 97.5), axis=0)
@@ -97,7 +97,7 @@ def _scorer() -> Any:
     return RougeScorer(["rouge1", "rouge2", "rougeL"])
 
 
-DATASETS = {  # and its metric
+METRIC_OF = {  # each data set
     **dict.fromkeys(("qasper", "narrative_qa"), f1),
     **dict.fromkeys(("contract_nli", "quality"), exact_match),
     **dict.fromkeys(("qmsum", "summ_screen_fd", "gov_report"), rouge),

@@ -18,7 +18,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
 from tape_exp.tasks.digit_attention import address_metrics, address_names, digit_attention
-from tape_exp.tasks.interventions import INTERVENTIONS, Rows, interventions
+from tape_exp.tasks.interventions import INTERVENTIONS, MaskedBatches, interventions
 from tape_exp.tasks.positional_state import (
     factor_metrics,
     factor_names,
@@ -199,7 +199,7 @@ class Arithmetic(Task):
                 metrics[f"causal/{name}/{split}/exact_match"] = value
         return metrics
 
-    def trained_rows(self) -> Rows:
+    def trained_rows(self) -> MaskedBatches:
         """Yield the rows of trained lengths that the test has, in batches, and which of their
         tokens are no padding.
         """

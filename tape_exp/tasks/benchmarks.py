@@ -17,7 +17,7 @@ from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.lm_eval_tasks import (
     RULER,
     checked_folder,
-    load,
+    load_benchmarks,
     metrics_of,
     reported,
     results_of,
@@ -100,7 +100,7 @@ class Benchmarks(TextTask):
         folder = checked_folder(self.path, self.trust) if self.source == "local" else None
         if self.source == "builtin":
             folder = write_benchmarks(cache.resolve() / "benchmarks" / "builtin")
-        self.loaded = load(self.names, folder, self.shots, needed)
+        self.loaded = load_benchmarks(self.names, folder, self.shots, needed)
         self._check_answers()
 
     def _chat_template(self) -> str:

@@ -43,11 +43,11 @@ FACTORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 INTERVENTIONS = (*RESETS, *FACTORS)
 Contexts = dict[str, Callable[[], AbstractContextManager]]
 """Name of an intervention -> what begins it."""
-Rows = Iterable[tuple[Tensor, Tensor]]
+MaskedBatches = Iterable[tuple[Tensor, Tensor]]
 """Tokens, (B, T), and which of them are no padding."""
 
 
-def interventions(model: Model, decoder: Decoder, rows: Rows) -> Contexts:
+def interventions(model: Model, decoder: Decoder, rows: MaskedBatches) -> Contexts:
     """Return what :data:`INTERVENTIONS` names, as far as the decoder has it. Means over tokens are
     those of ``rows``.
     """
@@ -131,7 +131,7 @@ def with_factors(decoder: Decoder, name: str, means: Mapping[int, Tensor]) -> It
 
 
 @torch.no_grad()
-def mean_factors(model: Model, rows: Rows) -> dict[int, Tensor]:
+def mean_factors(model: Model, rows: MaskedBatches) -> dict[int, Tensor]:
     """Return the mean of c over all tokens of ``rows``, by layer, from 0: (H, M), with 1 for H
     where all heads agree.
     """

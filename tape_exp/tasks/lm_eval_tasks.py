@@ -52,7 +52,7 @@ def checked_folder(path: str | None, trust: bool) -> Path:
     return folder
 
 
-def load(
+def load_benchmarks(
     names: Sequence[str],
     folder: Path | None = None,
     shots: int | None = None,

@@ -10,7 +10,7 @@ from torch.utils.data import default_collate
 from tape_exp.data import scrolls
 from tape_exp.data.batch import Batch
 from tape_exp.data.scrolls import Example
-from tape_exp.data.scrolls_metrics import DATASETS, score
+from tape_exp.data.scrolls_metrics import score
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import short_hash
@@ -69,7 +69,7 @@ class Scrolls(TextTask):
         init_from: str | None = None,
         fine_tune: bool = True,
     ) -> None:
-        one_of("task.dataset", dataset, DATASETS)
+        one_of("task.dataset", dataset, scrolls.DATASETS)
         super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
         tokens_of_set = scrolls.DATASETS[dataset].tokens
         self.new_tokens = new_tokens or tokens_of_set
@@ -129,7 +129,7 @@ class Scrolls(TextTask):
         examples = [example for example in self.validation if example.id in answers]
         label = Text(self.dataset, self.source).label
         metrics, table = scored(self.dataset, label, examples, answers)
-        samples = [shortened(row) for row in table[:3]]
+        samples = [cut_texts(row) for row in table[:3]]
         return Evaluation(metrics, tables={"predictions": table}, samples=samples)
 
     def _row(self, example: Example, reference: int) -> Batch:
@@ -209,10 +209,10 @@ def scored(
     return metrics, table
 
 
-def shortened(row: dict[str, Any], most: int = 600) -> dict[str, Any]:
+def cut_texts(row: dict[str, Any], most: int = 600) -> dict[str, Any]:
     """Cut the texts of a row of a table to so many characters.
 
-    >>> shortened({"question": "Who came?", "f1": 50.0}, most=3)
+    >>> cut_texts({"question": "Who came?", "f1": 50.0}, most=3)
     {'question': 'Who', 'f1': 50.0}
     """
     return {key: value[:most] if isinstance(value, str) else value for key, value in row.items()}

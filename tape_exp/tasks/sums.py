@@ -41,7 +41,8 @@ def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.nda
     padding; ``12<eos>`` is the answer.
 
     Returns:
-        tokens (rows, 3 n + 4) uint8, right-padded, and which of them are the answer and its EOS.
+        tokens (rows, :func:`row_length` of n) uint8, right-padded, and which of them are the answer
+        and its EOS.
     """
     rows = random.shape[0]
     n = random.shape[1] // 2
@@ -66,9 +67,9 @@ def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.nda
     for columns, used in pieces:
         symbols.append(columns)
         is_used.append(np.arange(columns.shape[1]) < np.broadcast_to(used, rows)[:, None])
-    column = np.arange(3 * n + 4)
+    column = np.arange(row_length(n))
     end = (a + b + c + 3)[:, None]
-    tokens = np.zeros((rows, 3 * n + 4), dtype=np.uint8)
+    tokens = np.zeros((rows, len(column)), dtype=np.uint8)
     tokens[column < end] = np.concatenate(symbols, 1)[np.concatenate(is_used, 1)]
     return tokens, (column > (a + b + 1)[:, None]) & (column < end)
 

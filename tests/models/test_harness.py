@@ -147,7 +147,7 @@ def test_benchmarks_score_as_under_hflm(decoder, tokenizer, tmp_path):
     ):
         results = []
         for model in (ours(decoder, tokenizer), theirs(decoder, tokenizer)):
-            loaded = lm_eval_tasks.load(names, write_benchmarks(tmp_path), shots)
+            loaded = lm_eval_tasks.load_benchmarks(names, write_benchmarks(tmp_path), shots)
             found = lm_eval_tasks.results_of(model, loaded, limit=8)
             results.append({name: lm_eval_tasks.metrics_of(row) for name, row in found.items()})
         assert results[0] == results[1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.data.builtin.benchmarks import BENCHMARKS, MMLU_GROUPS, question
+from tape_exp.data.builtin.benchmarks import BENCHMARKS, MMLU_GROUPS, multiple_choice
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
@@ -94,11 +94,11 @@ def folder(tmp_path) -> Path:
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_generated_questions_have_one_right_answer_in_every_place(name):
-    made = [question(name, "test", index) for index in range(40)]
-    assert made == [question(name, "test", index) for index in range(40)]
+    made = [multiple_choice(name, "test", index) for index in range(40)]
+    assert made == [multiple_choice(name, "test", index) for index in range(40)]
     assert [q.answer for q in made] == [0, 1, 2, 3] * 10
     assert all(len(set(q.choices)) == 4 for q in made)
-    assert made[0] != question(name, "dev", 0)
+    assert made[0] != multiple_choice(name, "dev", 0)
 
 
 def test_generated_mmlu_has_the_groups_and_words_of_lm_evals(task):
@@ -124,7 +124,7 @@ def knowing(task, wrong: str = "none"):
     answers = {}
     for name in (n for n in BENCHMARKS if n != wrong):
         for index in range(60):
-            made = question(name, "test", index)
+            made = multiple_choice(name, "test", index)
             letter = name.startswith("mmlu")
             right = "ABCD"[made.answer] if letter else made.choices[made.answer]
             answers[made.text, tuple(made.choices) * letter] = right
@@ -200,7 +200,9 @@ def test_documents_that_are_made_for_a_tokenizer(tmp_path):
     needed = lm_eval_tasks.ruler(tokenizer, 8192, tmp_path)
     first, again = (
         [document["input"] for document in loaded["tasks"]["needle"].eval_docs]
-        for loaded in (lm_eval_tasks.load(["needle"], tmp_path, needed=needed) for _ in "ab")
+        for loaded in (
+            lm_eval_tasks.load_benchmarks(["needle"], tmp_path, needed=needed) for _ in "ab"
+        )
     )
     assert [row.split()[:2] for row in first] == [["4096", "7"], ["8192", "7"]]
     assert first == again

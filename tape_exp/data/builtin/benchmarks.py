@@ -115,7 +115,7 @@ def _file(name: str, split: str) -> str:
 
 def benchmark_row(name: str, split: str, index: int) -> dict[str, Any]:
     """Make a question as MMLU's files have it, or as ARC's."""
-    made = question(name, split, index)
+    made = multiple_choice(name, split, index)
     if name.startswith("mmlu"):
         return {
             "question": made.text,
@@ -132,63 +132,63 @@ def benchmark_row(name: str, split: str, index: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Question:
-    """A question as it is asked."""
+class MultipleChoice:
+    """A question with its choices, as it is asked."""
 
     text: str
     choices: list[str]  # four
     answer: int  # the place of the right one
 
 
-def question(name: str, split: str, index: int) -> Question:
-    """Make a question; the right choice is the first, second, third and fourth in turn.
+def multiple_choice(name: str, split: str, index: int) -> MultipleChoice:
+    """Ask a benchmark's question; the right choice is the first, second, third, fourth in turn.
 
-    >>> question("mmlu_spelling", "dev", 2).answer
+    >>> multiple_choice("mmlu_spelling", "dev", 2).answer
     2
     """
     generator = random.Random(seed_for(0, "benchmarks", name, split, index))
-    choice = BENCHMARKS[name](generator)
-    choices = generator.sample(choice.wrong, 3)
+    item = BENCHMARKS[name](generator)
+    choices = generator.sample(item.wrong, 3)
     answer = index % 4
-    choices.insert(answer, choice.right)
-    return Question(choice.question, choices, answer)
+    choices.insert(answer, item.right)
+    return MultipleChoice(item.question, choices, answer)
 
 
 # ---- questions ----
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A question with choices."""
+class Item:
+    """A question, its right answer, and wrong ones to choose from."""
 
     question: str
     right: str
     wrong: list[str]  # three or more
 
 
-def _spelling(generator: random.Random) -> Choice:
+def _spelling(generator: random.Random) -> Item:
     """Ask for the word that begins with a letter."""
     right, *wrong = generator.sample(SPELLED, 4)
-    return Choice(f"Which word begins with the letter {right[0]}?", right, wrong)
+    return Item(f"Which word begins with the letter {right[0]}?", right, wrong)
 
 
-def _alphabet(generator: random.Random) -> Choice:
+def _alphabet(generator: random.Random) -> Item:
     """Ask which of four words comes first."""
     right, *wrong = sorted(generator.sample(SPELLED, 4))
-    return Choice("Which word comes first in the alphabet?", right, wrong)
+    return Item("Which word comes first in the alphabet?", right, wrong)
 
 
-def _ages(generator: random.Random) -> Choice:
+def _ages(generator: random.Random) -> Item:
     """Ask which of four people is the oldest."""
     people = generator.sample(PEOPLE, 4)
     ages = generator.sample(range(10, 90), 4)
     facts = ", ".join(f"{person} is {age}" for person, age in zip(people, ages, strict=True))
     right = people[ages.index(max(ages))]
     wrong = [person for person in people if person != right]
-    return Choice(f"{facts} years old. Who is the oldest?", right, wrong)
+    return Item(f"{facts} years old. Who is the oldest?", right, wrong)
 
 
-def _trade(generator: random.Random) -> Choice:
+def _trade(generator: random.Random) -> Item:
     """Ask what is left after a gift."""
     giver, taker = generator.sample(PEOPLE, 2)
     gift = generator.randint(1, 9)
@@ -200,25 +200,25 @@ def _trade(generator: random.Random) -> Choice:
     )
 
 
-def _arithmetic(generator: random.Random) -> Choice:
+def _arithmetic(generator: random.Random) -> Item:
     """Ask for a sum of two numbers up to 20."""
     a = generator.randint(1, 20)
     b = generator.randint(1, 20)
     return _number(f"What is {a} + {b}?", a + b)
 
 
-def _python(generator: random.Random) -> Choice:
+def _python(generator: random.Random) -> Item:
     """Ask for the length of a word."""
     word = generator.choice(SPELLED)
     return _number(f"What is the value of len('{word}') in Python?", len(word))
 
 
-def _number(question: str, right: int) -> Choice:
+def _number(question: str, right: int) -> Item:
     """Ask a question whose wrong answers are numbers beside the right one."""
-    return Choice(question, str(right), [str(right + step) for step in (-1, 1, 2)])
+    return Item(question, str(right), [str(right + step) for step in (-1, 1, 2)])
 
 
-def _places(generator: random.Random) -> Choice:
+def _places(generator: random.Random) -> Item:
     """Ask where one of four things is, each of which is told."""
     goods = generator.sample(GOODS, 4)
     places = generator.sample([p for p in PLACES if p not in GOODS], 4)
@@ -226,24 +226,24 @@ def _places(generator: random.Random) -> Choice:
     answers = [f"in the {place}" for place in places]
     chosen = generator.randrange(4)
     right = answers.pop(chosen)
-    return Choice(f"{' '.join(facts)} Where is the {goods[chosen]}?", right, answers)
+    return Item(f"{' '.join(facts)} Where is the {goods[chosen]}?", right, answers)
 
 
-def _opposites(generator: random.Random) -> Choice:
+def _opposites(generator: random.Random) -> Item:
     """Ask for the opposite of a word."""
     word = generator.choice(list(OPPOSITES))
     right = OPPOSITES[word]
     wrong = generator.sample([w for w in OPPOSITES.values() if w != right], 3)
-    return Choice(f"What is the opposite of {word}?", right, wrong)
+    return Item(f"What is the opposite of {word}?", right, wrong)
 
 
-def _arc_easy(generator: random.Random) -> Choice:
+def _arc_easy(generator: random.Random) -> Item:
     """Ask for the one fact of a short text."""
     asked = ask_among_facts(generator, 1)
-    return Choice(asked.write(generator.randint(1, 8)), asked.right, asked.wrong)
+    return Item(asked.write(generator.randint(1, 8)), asked.right, asked.wrong)
 
 
-def _arc_challenge(generator: random.Random) -> Choice:
+def _arc_challenge(generator: random.Random) -> Item:
     """Ask for one of four facts of four kinds; the choices are of the asked kind."""
     facts = four_facts("qasper", generator)
     chosen = generator.choice(facts)
@@ -251,10 +251,10 @@ def _arc_challenge(generator: random.Random) -> Choice:
     lines = [(depth, fact.sentence) for depth, fact in zip(depths, facts, strict=True)]
     write = with_filler(lines, chosen.question)
     wrong = [value for value in chosen.choices if value != chosen.value]
-    return Choice(write(generator.randint(14, 24)), chosen.value, wrong)
+    return Item(write(generator.randint(14, 24)), chosen.value, wrong)
 
 
-BENCHMARKS: dict[str, Callable[[random.Random], Choice]] = {
+BENCHMARKS: dict[str, Callable[[random.Random], Item]] = {
     "mmlu_spelling": _spelling,
     "mmlu_alphabet": _alphabet,
     "mmlu_ages": _ages,

@@ -120,11 +120,11 @@ def facts_document(
 
 @dataclass(frozen=True)
 class FactQuestion:
-    """A question about a text that can have any size, with choices of which one is right."""
+    """A question about a text that can have any size, its right answer and wrong ones."""
 
     write: Callable[[int], str]  # the text, of so many sentences of filler, and the question
     right: str
-    wrong: list[str]  # three or more
+    wrong: list[str]  # three
 
 
 def ask_among_facts(generator: random.Random, count: int) -> FactQuestion:
