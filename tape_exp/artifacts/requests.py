@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tape_exp.artifacts import runs
 from tape_exp.artifacts.artifact import LADDER, Artifact, load, names
 from tape_exp.experiments import grid
-from tape_exp.experiments.bases import locate_all
+from tape_exp.experiments.bases import find_folders
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.settings.errors import ConfigError
 
@@ -18,7 +18,7 @@ def specs_of_words(words: Sequence[str]) -> list[RunSpec]:
     if not any(word.isidentifier() for word in words):
         return grid.specs_of_grid(words)
     specs = runs.specs_of_artifacts(*requested(words), recorded=True)
-    locate_all(specs)
+    find_folders(specs)
     return sorted(specs, key=lambda spec: spec.level)
 
 

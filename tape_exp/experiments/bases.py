@@ -26,7 +26,7 @@ def add_with_bases(specs: dict[str, RunSpec], spec: RunSpec, purpose: str = "") 
         The run of the set: ``spec``, or an equal one that was there.
     """
     purpose = purpose or spec.title
-    base = base_of(spec)
+    base = spec_of_base(spec)
     if base is not None:
         base.title = f"{base.config.task.name} of {base.config.model.name}, for {purpose}"
         spec.base = add_with_bases(specs, base, purpose)
@@ -48,7 +48,7 @@ def key_of(spec: RunSpec) -> str:
     return json.dumps([identity_of(spec.config), spec.config.runs], sort_keys=True)
 
 
-def base_of(spec: RunSpec) -> RunSpec | None:
+def spec_of_base(spec: RunSpec) -> RunSpec | None:
     """Find the run that would be made for a run to begin from: of the task that its config names in
     ``checkpoint``; None where it names none.
 
@@ -123,27 +123,27 @@ def begins_from_another(spec: RunSpec) -> bool:
     """
     if spec.folder is None:
         return False
-    return not all(base.done for base in bases_of(spec))
+    return not all(base.done for base in specs_of_bases(spec))
 
 
-def bases_of(spec: RunSpec) -> Iterator[RunSpec]:
+def specs_of_bases(spec: RunSpec) -> Iterator[RunSpec]:
     """Yield the run that would be made for a run to begin from, then that one's base, and so on."""
-    base = base_of(spec)
+    base = spec_of_base(spec)
     while base is not None:
-        locate_all([base])
+        find_folders([base])
         yield base
-        base = base_of(base)
+        base = spec_of_base(base)
 
 
-def locate_all(specs: Sequence[RunSpec]) -> None:
+def find_folders(specs: Sequence[RunSpec]) -> None:
     """Find the folders of runs; that of one which starts from an unfinished run is not known."""
     for spec in specs:
         if spec.folder is None:
             with suppress(ConfigError):
-                locate(spec)
+                find_folder(spec)
 
 
-def locate(spec: RunSpec) -> None:
+def find_folder(spec: RunSpec) -> None:
     """Find the folder of a run.
 
     Raises:

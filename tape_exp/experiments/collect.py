@@ -20,7 +20,7 @@ def collect(specs: Sequence[RunSpec], into: Path | None = None) -> list[RunSpec]
     for spec in specs:
         if spec.recorded:
             continue
-        directory = finished(spec)
+        directory = finished_folder(spec)
         if directory is None:
             missing.append(spec)
             continue
@@ -32,7 +32,7 @@ def collect(specs: Sequence[RunSpec], into: Path | None = None) -> list[RunSpec]
     return missing
 
 
-def finished(spec: RunSpec) -> RunDirectory | None:
+def finished_folder(spec: RunSpec) -> RunDirectory | None:
     """Find the folder of a run that is done; None of one that is not, or that cannot begin yet."""
     try:
         directory = RunDirectory(spec.config)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.experiments import local, slurm
-from tape_exp.experiments.bases import locate_all
+from tape_exp.experiments.bases import find_folders
 from tape_exp.experiments.collect import collect
 from tape_exp.experiments.local import Outcome
 from tape_exp.experiments.run_spec import RunSpec
@@ -97,7 +97,7 @@ def run_or_submit(
     Returns:
         How it ended; None where nothing has.
     """
-    locate_all(specs)
+    find_folders(specs)
     if options.slurm and specs:
         # bases first: the same runs have the same numbers whenever they are named
         by_level = sorted(specs, key=lambda spec: spec.level)

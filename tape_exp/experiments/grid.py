@@ -18,8 +18,8 @@ from tape_exp.experiments.bases import (
     add,
     add_with_bases,
     begins_from_another,
-    locate,
-    locate_all,
+    find_folder,
+    find_folders,
 )
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.runs.finished_runs import NoRunError
@@ -41,12 +41,12 @@ def specs_of_grid(overrides: Sequence[str]) -> list[RunSpec]:
     for combination in combinations(overrides):
         spec = RunSpec(combination, compose_config(combination))
         with suppress(NoRunError):
-            locate(spec)
+            find_folder(spec)
         if begins_from_another(spec):
             add(specs, spec)
         else:
             add_with_bases(specs, spec)
-    locate_all([*specs.values()])
+    find_folders([*specs.values()])
     return sorted(specs.values(), key=lambda spec: spec.level)
 
 

@@ -23,13 +23,15 @@ from tape_exp.experiments.queue import (
     tasks_in_queue,
 )
 from tape_exp.experiments.run_spec import RunSpec, write_specs
-from tape_exp.experiments.snapshot import check_committed, place_of, snapshot
+from tape_exp.experiments.snapshot import (
+    LOCK_SECONDS,
+    check_committed,
+    copy_of_commit,
+    snapshot,
+)
 from tape_exp.machine.files import short_hash, write_atomically
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
-
-LOCK_SECONDS = 60.0
-
 
 # ---- runs, as the user names them ----
 
@@ -37,7 +39,7 @@ LOCK_SECONDS = 60.0
 def submit_runs(
     specs: Sequence[RunSpec],
     command: Sequence[str],
-    cap: int = 64,
+    cap: int,
     after: Sequence[str] = (),
     dirty: bool = False,
 ) -> list[str]:
@@ -82,7 +84,7 @@ def submit_runs(
 def show_runs(
     specs: Sequence[RunSpec],
     command: Sequence[str],
-    cap: int = 64,
+    cap: int,
     after: Sequence[str] = (),
     dirty: bool = False,
 ) -> None:
@@ -98,7 +100,7 @@ def show_runs(
         notes.append(f"Without SLURM's queue: {error}")
     arrays = arrays_of(specs, in_queue, after)
     if arrays:
-        code = ROOT if dirty else place_of(sweep.parent / "code")
+        code = ROOT if dirty else copy_of_commit(sweep.parent / "code")
         print(script_head(specs, command, sweep, code))
         print(f"# then {' and '.join(f'launch/{name}' for name in BODY)}\n")
     for array in arrays:

@@ -11,7 +11,7 @@ from tape_exp.runs.git import git_state
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 
-LOCK_SECONDS = 60.0
+LOCK_SECONDS = 60.0  # that a command waits for another one that submits
 
 
 def snapshot(folder: Path) -> Path:
@@ -21,7 +21,7 @@ def snapshot(folder: Path) -> Path:
     Raises:
         ConfigError: the clone has changes that are not committed, or git cannot copy it.
     """
-    copy = place_of(folder)
+    copy = copy_of_commit(folder)
     if copy == ROOT:
         return ROOT
     check_committed()
@@ -42,7 +42,7 @@ def check_committed() -> None:
         )
 
 
-def place_of(folder: Path) -> Path:
+def copy_of_commit(folder: Path) -> Path:
     """Say where the copy of today's commit is or will be."""
     commit = git_state()["commit"]
     return folder / commit[:10] if commit else ROOT

@@ -7,7 +7,7 @@ import pytest
 from tape_exp.artifacts import runs as room
 from tape_exp.artifacts.artifact import load
 from tape_exp.artifacts.requests import requested, specs_of_words
-from tape_exp.experiments.bases import base_of
+from tape_exp.experiments.bases import spec_of_base
 from tape_exp.experiments.grid import combinations, scale_and_seeds
 from tape_exp.experiments.run_spec import RunSpec
 from tape_exp.experiments.slurm import sweep_folder
@@ -148,7 +148,7 @@ def record_of(job):
 def test_a_base_has_none_of_the_keys_of_the_task_that_begins_from_it(plus):
     own = f"{plus}task.optim.max_steps=5"
     words = ["model=rope", "task=scrolls", "task.init_from=c4", own, "scale.text=builtin"]
-    base = base_of(RunSpec(words, compose_config(words)))
+    base = spec_of_base(RunSpec(words, compose_config(words)))
     assert own not in base.overrides
     assert base.config.task.name == "c4"
     assert base.config.task.optim.max_steps == compose_config(["task=c4"]).task.optim.max_steps
