@@ -44,6 +44,24 @@ Split = Literal["train", "validation", "test"]
 Source = Literal["hub", "local", "builtin"]
 
 
+class NoFilesError(ConfigError):
+    """A local text has no file of a split.
+
+    Args:
+        text: which one; the task that reads it knows its key, as ``task.text``.
+        split: which of its splits.
+    """
+
+    def __init__(self, text: "Text", split: str, key: str = "task.text") -> None:
+        super().__init__(
+            f"text {text.name}: no file of the split {split} in {text.path}. Set {key}.path to a "
+            f"folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt, or {key}.files.{split} to "
+            "other patterns. scale.text=builtin needs none."
+        )
+        self.text = text
+        self.split = split
+
+
 @dataclass(frozen=True)
 class Text:
     """A corpus: a YAML of ``conf/text``, from Hugging Face's hub, local files, or Python itself."""
@@ -180,11 +198,7 @@ class Text:
                 paths += sorted(path / name for name in names if (path / name).is_file())
             if paths:
                 return self._without_copies(paths)
-        raise ConfigError(
-            f"text {self.name}: no file of the split {split} in {self.path}. Set its path= to a "
-            f"folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt, or its files.{split} to "
-            "other patterns. scale.text=builtin needs none."
-        )
+        raise NoFilesError(self, split)
 
     def _without_copies(self, paths: list[Path]) -> list[str]:
         """Return files in their order. Raises :class:`ConfigError` where one is there twice, packed

@@ -58,7 +58,7 @@ class Mixture(Pretrain):
         self.turn: list[str] = []  # the kinds of rows in one turn
         for kind, count in rows.items():
             self.turn += [kind] * count
-        self.texts = rows["text"]
+        self.texts_in_turn = rows["text"]
         self.answer_weight = answer_weight
 
     def train_batch(self, first: int, count: int) -> Batch:
@@ -69,7 +69,7 @@ class Mixture(Pretrain):
         rows = range(first, first + count)
         texts = [row for row in rows if self.turn[row % len(self.turn)] == "text"]
         turns, place = divmod(texts[0] if texts else 0, len(self.turn))
-        text = self.text_batch(turns * self.texts + place, len(texts))
+        text = self.text_batch(turns * self.texts_in_turn + place, len(texts))
         return self.placed(self._mixed(text, "train", self.seed, rows), self.seed, first)
 
     def validation_batches(self) -> list[Batch]:
@@ -77,9 +77,9 @@ class Mixture(Pretrain):
         batches = []
         turns = 0
         for text in self._validation:
-            count = max(1, len(text["inputs"]) // self.texts)
+            count = max(1, len(text["inputs"]) // self.texts_in_turn)
             rows = range(turns * len(self.turn), (turns + count) * len(self.turn))
-            blocks = {name: tokens[: count * self.texts] for name, tokens in text.items()}
+            blocks = {name: tokens[: count * self.texts_in_turn] for name, tokens in text.items()}
             batches.append(self._mixed(blocks, "validation", 0, rows))
             turns += count
         return self.all_placed(batches)

@@ -86,9 +86,21 @@ class Pretrain(TextTask):
         if train_tokens is None and self.text.source == "hub":
             self.train_tokens = optim.max_steps * optim.batch * self.train_length + 1
 
-    def prepare_data(self) -> None:
-        """Refuse, before anything is tokenised, files that are read both to train and to test."""
-        for key, text, split in self._scored_texts():
+    def texts_by_key(self) -> dict[str, Text]:
+        """Return the corpus and those that are scored, during training and at its end."""
+        texts = {"task.text": self.text}
+        if self.validation is not self.text:
+            texts["task.validation"] = self.validation
+        for name, text in self.tests.items():
+            texts[f"task.tests.{name}"] = text
+        return texts
+
+    def check_texts(self) -> None:
+        """Refuse files that are read both to train and to test."""
+        for key, text in self.texts_by_key().items():
+            if text is self.text and text is not self.validation:
+                continue  # of it only the training split is read
+            split = self.test_split if key.startswith("task.tests.") else "validation"
             name = self.text.shared_file("train", text, split)
             if name is not None:
                 raise ConfigError(
@@ -96,15 +108,6 @@ class Pretrain(TextTask):
                     f"{key}.path to a folder with train* and {split}*, or {key}.files.{split} to "
                     "patterns of files that training does not read."
                 )
-        super().prepare_data()
-
-    def _scored_texts(self) -> list[tuple[str, Text, Split]]:
-        """List what is scored, during training and at its end: the key of a text, it, its split."""
-        key = "task.text" if self.validation is self.text else "task.validation"
-        texts: list[tuple[str, Text, Split]] = [(key, self.validation, "validation")]
-        for name, text in self.tests.items():
-            texts.append((f"task.tests.{name}", text, self.test_split))
-        return texts
 
     def prepare(self) -> None:
         """Tokenise the corpus, its validation blocks and the test sets."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tape_exp.data.text import Split, Text
+from tape_exp.data.text import NoFilesError, Split, Text
 from tape_exp.data.tokenizers import NAMES, Tokenization, Tokenizer
 from tape_exp.data.tokens import Tokens, tokenise
 from tape_exp.machine.files import short_hash
@@ -44,12 +44,28 @@ class TextTask(Task):
         self.arch = dataclasses.replace(self.arch, max_length=max(longest, self.train_length))
 
     def prepare_data(self) -> None:
-        """Make the tokenizer and whatever :meth:`prepare` needs; the second call does nothing."""
+        """Make the tokenizer and whatever :meth:`prepare` needs; the second call does nothing.
+
+        Raises:
+            ConfigError: a text is not there; the sentence names the key of its folder.
+        """
         if self._prepared:
             return
-        self.adopt(self._tokenizer())
-        self.prepare()
+        try:
+            self.check_texts()
+            self.adopt(self._tokenizer())
+            self.prepare()
+        except NoFilesError as error:
+            key = next(key for key, text in self.texts_by_key().items() if text is error.text)
+            raise NoFilesError(error.text, error.split, key) from None
         self._prepared = True
+
+    def texts_by_key(self) -> dict[str, Text]:
+        """Return the corpora that the task reads, by their keys."""
+        return {"task.text": self.text}
+
+    def check_texts(self) -> None:
+        """Refuse texts that do not go together, before anything is tokenised."""
 
     def adopt(self, tokenizer: Tokenizer) -> None:
         """Take a tokenizer, and the vocabulary of the model from it, where none is given. Raises

@@ -20,7 +20,6 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.interventions import FACTORS, RESETS, interventions
-from tape_exp.tasks.text import TextTask
 from tape_exp.training.from_config import make_task
 from tape_exp.training.module import OnDevice
 from tests.conftest import make_decoder, on_text
@@ -152,13 +151,20 @@ def test_no_file_is_read_both_to_train_and_to_test(text, github, refused, tmp_pa
         (tmp_path / name).write_text("")
     (tmp_path / "link.jsonl").symlink_to("a.jsonl")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(TextTask, "prepare_data", lambda task: None)
     task = make_task(compose_config(["task=c4", *on_text(tmp_path)]))
     files = {"train": ["a.jsonl"], "validation": ["b.jsonl"], "test": ["c.jsonl"]}
     task.text = task.validation = replace(task.text, **{"files": files} | text)
     task.tests["github"] = replace(task.tests["github"], **{"files": files} | github)
     with pytest.raises(ConfigError, match=refused) if refused else nullcontext():
-        task.prepare_data()
+        task.check_texts()
+
+
+@pytest.mark.parametrize("key", ["task.text", "task.validation", "task.tests.github"])
+def test_a_text_without_files_is_told_with_its_key(key, tmp_path, text_folder):
+    words = ["+text@task.validation=pg19", *on_text(text_folder)]
+    words += [f"task.validation.path={text_folder}", f"{key}.path={tmp_path / 'empty'}"]
+    with pytest.raises(ConfigError, match=rf"Set {key}\.path to a folder with"):
+        make_task(compose_config(["task=c4", *words])).prepare_data()
 
 
 def test_paper_scale_is_the_papers():
