@@ -1,178 +1,18 @@
-"""Tokenizers: of the hub or a ``tokenizer.json``, bytes, words, or a BPE trained on the corpus."""
+"""A tokenizer, as the tasks use it: ids of documents, of prompts and of chats, and their text."""
 
 import json
-import logging
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import tokenizers
-from annotated_types import Interval, MinLen
-from filelock import FileLock
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import processors
 
 from tape_exp.data.files import as_utf8
-from tape_exp.data.hub import OFFLINE, download
-from tape_exp.data.retrieval import vocabulary
-from tape_exp.data.text import Text
-from tape_exp.machine.files import short_hash, write_atomically
+from tape_exp.data.special_tokens import Named, add_token, special_token
+from tape_exp.machine.files import short_hash
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.naming import literal
-from tape_exp.settings.schema import Count
-
-log = logging.getLogger("tape_exp")
-NAMES = "tokenizer_config.json"  # the file that names a tokenizer's special tokens
-NotEmpty = Annotated[str, MinLen(1)]
-
-
-@dataclass(frozen=True)
-class Tokenization:
-    """How text is cut into tokens. A task that begins from a run's checkpoint uses that run's
-    tokenizer instead. Of a Llama's tokenizer ``bos``, ``eos`` and ``add_bos`` are what its own
-    files say, unless they are given here.
-    """
-
-    # bpe: byte-level, trained on the corpus; words: bytes, and a token for each word of
-    # task=retrieval_training; file: a tokenizer.json
-    kind: Literal["bpe", "byte", "words", "file", "hub"] = "bpe"
-    vocab: Annotated[int, Interval(ge=258, le=1_000_000)] = 2048  # of bpe, with 256 bytes
-    path: NotEmpty | None = None  # file: of the tokenizer.json; hub: the repository
-    bos: NotEmpty = "<s>"  # before a document
-    eos: NotEmpty = "</s>"  # after an answer
-    add_bos: bool = True  # whether a prompt begins with BOS too
-    stops: tuple[str, ...] = ()  # further tokens that end an answer
-    # bpe: each is a token, as in Llama-2's tokenizer; or runs grow together, so that a number is
-    # cut at places which differ from number to number.
-    digits: Literal["single", "runs"] = "single"
-    sample_mb: Count = 32  # bpe: of the corpus, from its beginning, that it is trained on
-
-    def make(self, text: Text, cache: Path) -> "Tokenizer":
-        """Make the tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
-        if self.kind == "file":
-            return self._of_file()
-        if self.kind == "hub":
-            return self._of_hub()
-        if self.kind == "bpe":
-            return self._of_corpus(text, cache)
-        backend = _byte_level(self)
-        if self.kind == "words":  # a word is one token, with a space before it or without
-            words: list[str] = []
-            for word in vocabulary():
-                words += [f" {word}", word]
-            backend.add_tokens(words)
-        return Tokenizer(backend, self)
-
-    def _of_file(self) -> "Tokenizer":
-        """Load the file that ``path`` names."""
-        if self.path is None:
-            raise ConfigError("task.tokenizer.kind=file needs task.tokenizer.path.")
-        return self.load(Path(self.path).expanduser())
-
-    def _of_hub(self) -> "Tokenizer":
-        """Load the files of the repository that ``path`` names."""
-        file = "tokenizer.json"
-        folder = download(
-            str(self.path),
-            [file, NAMES],
-            lambda here: [here / file],
-            what=f"task.tokenizer.path={self.path}",
-            instead=f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}",
-        )
-        return self.load(folder)
-
-    def _of_corpus(self, text: Text, cache: Path) -> "Tokenizer":
-        """Load the BPE of the corpus from the cache, trained first where it is not there yet."""
-        key = short_hash([f"{text.fingerprint('train')} {self} 1"])[:12]
-        path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
-        if not path.exists():
-            with FileLock(path.with_suffix(".lock")):
-                if not path.exists():  # another process may have made it meanwhile
-                    write_atomically(path, self._trained(text).to_str())
-        return self.load(path)
-
-    def load(self, path: Path) -> "Tokenizer":
-        """Load a ``tokenizer.json``, or a folder with one, and what the files beside it say
-        (:func:`named_in`). Raises :class:`ConfigError` where it is none, or lacks one of the two
-        special tokens.
-        """
-        path = path / "tokenizer.json" if path.is_dir() else path
-        if not path.is_file():
-            raise ConfigError(
-                f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one."
-            )
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare exceptions
-            raise ConfigError(
-                f"{path} is not a tokenizer.json of the tokenizers library ({error}); remove it."
-            ) from error
-        return Tokenizer(backend, self, named_in(path.parent))
-
-    def _trained(self, text: Text) -> tokenizers.Tokenizer:
-        """Train a BPE on the beginning of the corpus."""
-        log.info("Training a BPE of %d tokens on %s.", self.vocab, text.label)
-        began = time.monotonic()
-        tokenizer = _byte_level(self)
-        if self.digits == "single":
-            digits = pre_tokenizers.Digits(individual_digits=True)
-            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, tokenizer.pre_tokenizer])
-        trainer = trainers.BpeTrainer(
-            vocab_size=self.vocab,
-            special_tokens=[self.bos, self.eos],
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
-        tokenizer.train_from_iterator(_beginning(text, self.sample_mb << 20), trainer)
-        log.info("%d tokens, %.1f s.", tokenizer.get_vocab_size(), time.monotonic() - began)
-        return tokenizer
-
-
-@dataclass(frozen=True)
-class Named:
-    """The special tokens that the files beside a ``tokenizer.json`` name, as transformers reads
-    them; null: none. ``added``: tokens that they have besides those of ``tokenizer.json``, by id.
-    """
-
-    bos: str | None
-    eos: str | None
-    pad: str | None
-    added: tuple[tuple[int, tokenizers.AddedToken], ...] = ()
-
-    def config(self) -> str:
-        """Write the ``tokenizer_config.json`` of a tokenizer that has the added ones itself."""
-        tokens = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad}
-        return json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **tokens}, indent=2) + "\n"
-
-
-def named_in(folder: Path) -> Named | None:
-    """Read what the files of a tokenizer name; None where there is only its ``tokenizer.json``."""
-    if not (folder / NAMES).is_file():
-        return None
-    tokenizer = of_transformers(folder)
-    config = json.loads((folder / NAMES).read_text(encoding="utf-8"))
-    named = {token["content"] for token in config.get("added_tokens_decoder", {}).values()}
-    named |= {tokenizer.bos_token, tokenizer.eos_token}
-    added = []
-    for number, token in sorted(tokenizer.added_tokens_decoder.items()):
-        if token.content in named:
-            added.append((number, token))
-    return Named(tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tuple(added))
-
-
-def of_transformers(folder: Path) -> Any:
-    """Load the tokenizer of a folder as transformers reads it; nothing of it is run."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # the library raises bare exceptions
-        raise ConfigError(
-            f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
-        ) from error
 
 
 class Tokenizer:
@@ -191,23 +31,29 @@ class Tokenizer:
     def __init__(
         self,
         backend: tokenizers.Tokenizer,
-        settings: Tokenization,
+        *,
+        bos: str,
+        eos: str,
+        stops: Sequence[str],
+        add_bos: bool,
         named: Named | None = None,
     ) -> None:
         for place, token in named.added if named else ():
-            _add(backend, place, token)
+            add_token(backend, place, token)
         # Both would change what a document becomes: cut short, or filled up with padding.
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
         self.named = named
-        self.bos = _special(backend, "bos", settings.bos)
-        self.eos = _special(backend, "eos", settings.eos)
-        self.ends = [self.eos, *(_special(backend, "stops", stop) for stop in settings.stops)]
-        self.begin = [self.bos] if settings.add_bos else []
+        self.bos = special_token(backend, "bos", bos)
+        self.eos = special_token(backend, "eos", eos)
+        self.ends = [self.eos]
+        for stop in stops:
+            self.ends.append(special_token(backend, "stops", stop))
+        self.begin = [self.bos] if add_bos else []
         # A text begins as prompts here do wherever the tokenizer.json is used.
-        begun = f"{settings.bos} " if self.begin else ""
-        begins = [(settings.bos, number) for number in self.begin]
+        begun = f"{bos} " if self.begin else ""
+        begins = [(bos, number) for number in self.begin]
         backend.post_processor = processors.TemplateProcessing(
             single=f"{begun}$A", pair=f"{begun}$A $B", special_tokens=begins
         )
@@ -315,17 +161,6 @@ class Tokenizer:
         return self.backend.to_str()
 
 
-def _special(backend: tokenizers.Tokenizer, key: str, name: str) -> int:
-    """Return the id of a special token that a key of the settings names."""
-    number = backend.token_to_id(name)
-    if number is None:
-        raise ConfigError(
-            f"task.tokenizer.{key}={literal(name)}: the tokenizer has no such token; name "
-            f"one that it has, in quotes: \"task.tokenizer.{key}='<s>'\"."
-        )
-    return int(number)
-
-
 def _needed(backend: tokenizers.Tokenizer, named: Sequence[int]) -> int:
     """Return how many tokens a model must have: all up to the last of those that documents and
     answers have.
@@ -345,38 +180,3 @@ def _fingerprint(backend: tokenizers.Tokenizer) -> str:
     content = json.loads(backend.to_str())
     deciding = [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
     return short_hash([json.dumps(deciding)])
-
-
-def _add(backend: tokenizers.Tokenizer, number: int, token: tokenizers.AddedToken) -> None:
-    """Add a token as transformers does, unless it is there."""
-    present = backend.get_added_tokens_decoder().get(number)
-    if present is None or (present.content, present.special) != (token.content, token.special):
-        add = backend.add_special_tokens if token.special else backend.add_tokens
-        add([token])
-    assigned = backend.token_to_id(token.content)
-    if assigned != number:
-        raise ConfigError(
-            f"{token.content} is token {assigned} by tokenizer.json and {number} by {NAMES}; "
-            "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>) writes both anew."
-        )
-
-
-def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
-    """Make a BPE over bytes: no text is unknown to it, and decoding gives back every byte."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {t: n for n, t in enumerate([settings.bos, settings.eos, *alphabet])}
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.add_special_tokens([settings.bos, settings.eos])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-def _beginning(text: Text, limit: int) -> Iterator[str]:
-    """Yield training documents until ``limit`` characters are reached."""
-    seen = 0
-    for document in text.documents("train"):
-        yield document[: limit - seen]
-        seen += len(document)
-        if seen >= limit:
-            return

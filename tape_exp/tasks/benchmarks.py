@@ -7,7 +7,7 @@ from annotated_types import Ge, MinLen
 
 from tape_exp.data.builtin.benchmarks import write_benchmarks
 from tape_exp.data.text import Source, Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.machine.files import short_hash
 from tape_exp.results.evaluation import Evaluation
 from tape_exp.runs.checkpoint_info import chat_template

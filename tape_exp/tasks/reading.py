@@ -13,7 +13,7 @@ from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.builtin.facts import SUBJECTS, Fact, asked, facts_document
 from tape_exp.data.scrolls import Example
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import seed_for
 from tape_exp.machine.sharing import batched

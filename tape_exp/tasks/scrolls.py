@@ -12,7 +12,7 @@ from tape_exp.data.batch import Batch
 from tape_exp.data.scrolls import Example
 from tape_exp.data.scrolls_metrics import score
 from tape_exp.data.text import Source, Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.machine.files import short_hash
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.machine.sharing import answers_of_all, batched

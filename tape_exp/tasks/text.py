@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from tape_exp.data.special_tokens import NAMES
 from tape_exp.data.text import NoFilesError, Split, Text
-from tape_exp.data.tokenizers import NAMES, Tokenization, Tokenizer
+from tape_exp.data.tokenization import Tokenization
+from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.data.tokens import Tokens, tokenise
 from tape_exp.machine.files import short_hash
 from tape_exp.runs import checkpoint_info

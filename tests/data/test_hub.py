@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from tape_exp.data import scrolls
 from tape_exp.data.builtin.scrolls import scrolls_rows
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.data.tokens import tokenise
 from tape_exp.models import llama
 from tape_exp.settings.compose import compose_config

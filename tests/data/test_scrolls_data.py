@@ -20,7 +20,8 @@ from tape_exp.data.batch import IGNORE
 from tape_exp.data.builtin.scrolls import scrolls_rows
 from tape_exp.data.scrolls import DATASETS, Example, as_row, encode, prompt, read
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization, Tokenizer
+from tape_exp.data.tokenization import Tokenization
+from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.settings.errors import ConfigError
 
 ASKING = [name for name, form in DATASETS.items() if "{question}" in form.closing]
@@ -88,7 +89,7 @@ def marking() -> Tokenizer:
         decoders.Strip(" ", 1, 0),
     ]
     backend.decoder = decoders.Sequence(parts)
-    return Tokenizer(backend, Tokenization())
+    return Tokenization().tokenizer_of(backend)
 
 
 def test_rows_of_one_id_are_references_of_one_example(tmp_path):

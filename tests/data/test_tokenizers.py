@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 

@@ -8,10 +8,10 @@ import os
 import numpy as np
 import pytest
 
-from tape_exp.data import tokenizers
+from tape_exp.data import tokenization
 from tape_exp.data import tokens as tokens_module
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.data.tokens import tokenise
 
 DOCUMENTS = [f"document {i}: " + "ü word " * (i % 17) for i in range(300)]
@@ -127,7 +127,7 @@ def test_a_warm_cache_is_only_read(corpus, tmp_path, monkeypatch):
     def refused(path):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    for module in (tokens_module, tokenizers):
+    for module in (tokens_module, tokenization):
         monkeypatch.setattr(module, "FileLock", refused)
     again = tokenise(corpus, "train", bpe.make(corpus, tmp_path), tmp_path)
     assert np.array_equal(again[:], whole)

@@ -8,7 +8,7 @@ from tokenizers.processors import TemplateProcessing
 
 from tape_exp.data.builtin.benchmarks import write_benchmarks
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.models.conformance import randomise
 from tape_exp.models.llama import llama_config, llama_name
 from tape_exp.settings.schema import Arch

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import export, llama
 from tape_exp.models.conformance import randomise

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 import tape_exp as te
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp import export
 from tape_exp.artifacts import comparison
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.experiments.grid import specs_of_grid
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE

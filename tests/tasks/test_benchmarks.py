@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tape_exp.data.builtin.benchmarks import BENCHMARKS, MMLU_GROUPS, multiple_choice
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError

@@ -9,7 +9,7 @@ import torch
 
 from tape_exp.data.batch import IGNORE
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokenization import Tokenization
 from tape_exp.data.tokens import tokenise
 from tape_exp.models.conformance import randomise
 from tape_exp.settings.compose import compose_config

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tape_exp.data.tokenizers import of_transformers
+from tape_exp.data.special_tokens import of_transformers
 from tape_exp.models.llama.files import GENERATION, TOKENIZER
 from tape_exp.settings.errors import ConfigError
 
