@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.settings.choices import keys_of
 from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.plugins import yaml_of
 from tape_exp.settings.schema import CONFIG_GROUPS, Config, LoggerConfig
 
 # A name of these characters can be that of a folder.
@@ -44,9 +45,21 @@ def check_paths(cfg: DictConfig, values: Mapping[str, Any]) -> None:
             raise ConfigError(f"{key} is not read: add scale.text=local for local files.")
 
 
+def check_yamls(cfg: DictConfig, values: Mapping[str, Any]) -> None:
+    """Refuse a chosen YAML that is empty, or does not say its name."""
+    for group in CONFIG_GROUPS:
+        choice = str(values.get(group))
+        path = yaml_of(group, choice)
+        if path is not None and not cfg[group].get("name"):
+            lacks = "has no name" if cfg[group] else "is empty"
+            raise ConfigError(
+                f"{path} {lacks}: write name: {choice}, and what the others in its folder have."
+            )
+
+
 def check_own_name(cfg: DictConfig, values: Mapping[str, Any]) -> None:
     """Refuse a copied YAML of a model that still has the name of the one that it was."""
-    name = str(cfg.model.name)
+    name = str(cfg.model.get("name"))
     file = str(values.get("model", name))
     if file != name and "model.name" not in values:
         raise ConfigError(f"{file}.yaml holds name: {name}; write name: {file}.")

@@ -27,6 +27,7 @@ from tape_exp.settings.checks import (
     check_paths,
     check_presence,
     check_sections,
+    check_yamls,
 )
 from tape_exp.settings.choices import OPTIONAL_KEYS, add_packages, compose_choices
 from tape_exp.settings.errors import ConfigError
@@ -111,6 +112,7 @@ def complete(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """
     values = values_by_key(overrides)
     check_presence(cfg)
+    check_yamls(cfg, values)
     check_paths(cfg, values)
     check_own_name(cfg, values)
     expand_layers(cfg)

@@ -151,7 +151,7 @@ def known_keys(overrides: Sequence[str]) -> list[str]:
 
 def similar_keys(key: str, known: Sequence[str]) -> list[str]:
     """List the known keys that a wrong one may mean: the one that other frameworks call so, those
-    with the same last part in another section, or with nearly the same.
+    with the same last part in another section, or with nearly the same in its own.
 
     >>> similar_keys("batch_size", ["task.lengths", "task.optim.batch", "task.optim.lr"])
     ['task.optim.batch']
@@ -163,6 +163,9 @@ def similar_keys(key: str, known: Sequence[str]) -> list[str]:
     same_end = [name for name in known if f".{name}".endswith(f".{end or last}")]
     if end or same_end:
         return same_end
+    section = key.partition(".")[0]
+    if section in CONFIG_GROUPS:  # `task.windows` is no misspelt `model.window`
+        known = [name for name in known if name.startswith(f"{section}.")]
     near = get_close_matches(last, list(dict.fromkeys(map(last_part, known))))
     return [name for name in known if last_part(name) in near]
 

@@ -34,6 +34,7 @@ from tests.processes import train
         ("task.trian_digits=4", ["task.trian_digits", "'task.train_digits'"]),
         ("model=rope model.thetta=4", ["model.thetta", "'model.theta'"]),
         ("task.lr=3", ["task.lr", "'task.optim.lr'"]),
+        ("task.windows=3", ["task.windows is not known. `tape-exp"]),  # not model.window
         ("trainer.max_steps=3", ["trainer.max_steps", "'task.optim.max_steps'"]),
         ("batch_size=8", ["batch_size is not known", "'task.optim.batch'"]),
         ("trainer.save_steps=8", ["Did you mean 'trainer.checkpoint_every'"]),

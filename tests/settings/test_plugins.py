@@ -84,6 +84,15 @@ def test_a_package_comes_in_by_its_entry_point_or_by_hydras_search_path(site, en
         compose_config(["model=soft_window", "model.slop=1", *words])
 
 
+@pytest.mark.parametrize(
+    ("yaml", "lacks"), [("# display: Steep\n", "is empty"), ("slope: 1\n", "has no name")]
+)
+def test_a_yaml_that_lacks_its_name_is_told_with_its_path(site, yaml, lacks):
+    put(site, {"conf/model/steep.yaml": yaml})
+    with pytest.raises(ConfigError, match=rf"conf/model/steep\.yaml {lacks}: write name: steep"):
+        compose_config(["model=steep", SEARCHED.replace("my_pe", "theirs")])
+
+
 @pytest.mark.slow
 def test_the_example_does_what_every_encoding_must(site):
     example(site)
