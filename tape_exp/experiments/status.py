@@ -136,13 +136,13 @@ def last_error(printed: Sequence[str]) -> str:
 
     >>> last_error(["error: no GPU.", "srun: error: node1: task 0: Exited with exit code 2"])
     'error: no GPU.'
-    >>> last_error(["The same command resumes.", "srun: error: node1: task 0: Killed"])
+    >>> last_error(["… the same command begins again.", "srun: error: node1: task 0: Killed"])
     ''
     """
     own = [line for line in printed if line.startswith("error: ")]
     if own:
         return own[-1]
-    if any("same command resumes" in line for line in printed):
+    if any("the same command " in line.lower() for line in printed):
         return ""
     of_slurm = [line for line in printed if re.match(r"\w+: error: ", line)]
     if not of_slurm or of_slurm[-1].endswith("Terminated"):  # by scancel, before it began

@@ -16,11 +16,11 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
+from tape_exp.runs.checkpoint_files import saved_checkpoints
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
-RESUMES = "The same command resumes from the last checkpoint, if there is one."
 END_SECONDS = 10.0  # in which a process whose work is done ends by itself
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -49,7 +49,7 @@ def explained(directory: RunDirectory, watch: "ProcessWatch") -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, TrialPruned) as error:
         watch.end()
         how = f"by {error.name}" if isinstance(error, Preempted) else "early"
-        log.info("Stopped %s. %s", how, RESUMES)
+        log.info("Stopped %s. %s", how, what_is_saved(directory))
         if isinstance(error.__context__, KeyboardInterrupt):  # Lightning exits with status 1
             raise KeyboardInterrupt from error
         raise
@@ -61,22 +61,32 @@ def explained(directory: RunDirectory, watch: "ProcessWatch") -> Iterator[None]:
         watch.end()
         signal_name = watch.preemption.received
         if signal_name is not None:  # another process may have left before this one
-            log.info("Stopped by %s (%s). %s", signal_name, type(error).__name__, RESUMES)
+            saved = what_is_saved(directory)
+            log.info("Stopped by %s (%s). %s", signal_name, type(error).__name__, saved)
             raise Preempted(signal_name) from error
         failed = directory.fail(explanation)
         where = f"The traceback is in {failed}." if failed else "FAILED could not be written."
         mistake = isinstance(explanation, ConfigError)  # with which the command fails again
-        log.info("%s", where if mistake else f"{where} {RESUMES}")
+        log.info("%s", where if mistake else f"{where} {what_is_saved(directory)}")
         if isinstance(explanation, HungProcessError):
             print(f"error: {explanation}", file=sys.stderr)
             raise SystemExit(REQUEUE) from error
         raise explanation from (None if explanation is error else error)
 
 
+def what_is_saved(directory: RunDirectory) -> str:
+    """Say at which step the same command goes on."""
+    saved = saved_checkpoints(directory.checkpoints)
+    if not saved:
+        return "No step is saved: the same command begins again."
+    step = int(saved[-1].stem.removeprefix("step"))
+    return f"Step {step} is saved: the same command resumes from it."
+
+
 def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exception:
     """Return ``error``, or a clear one of a lost or hung process, a full disk, or no memory."""
     if lost is not None:
-        return RunError(f"{lost} {RESUMES}")
+        return RunError(f"{lost} {what_is_saved(directory)}")
     task = directory.cfg.task
     trainer = directory.cfg.trainer
     devices = trainer.devices * trainer.nodes
@@ -98,7 +108,8 @@ def explain(error: Exception, directory: RunDirectory, lost: str | None) -> Exce
         if devices > 1 and late:
             return HungProcessError(
                 "another process of the run has not answered for trainer.timeout="
-                f"{trainer.timeout} seconds: it hangs, or cannot be reached. {RESUMES}"
+                f"{trainer.timeout} seconds: it hangs, or cannot be reached. "
+                f"{what_is_saved(directory)}"
             )
         cause = cause.__cause__ or cause.__context__
     return error

@@ -98,7 +98,7 @@ def test_the_queue_knows_better_than_the_folders(grid, queue, capsys):
     ("printed", "shown"),
     [
         (
-            "Stopped by SIGTERM. The same command resumes.\nsrun: error: node1: task 0: Killed\n",
+            "Step 8 is saved: the same command resumes from it.\nsrun: error: n1: task 0: Killed",
             "stopped",
         ),
         (

@@ -69,7 +69,8 @@ def test_a_signal_in_training_saves_its_step_and_asks_for_a_requeue(
             tiny_run(*words, steps=12)
     assert left.value.code == REQUEUE
     assert signal.getsignal(signal.SIGTERM) == before
-    assert "Stopped by SIGTERM" in capsys.readouterr().out
+    sentence = "Stopped by SIGTERM. Step 8 is saved: the same command resumes from it."
+    assert sentence in capsys.readouterr().out
     assert [path.stem for path in tmp_path.glob("runs/**/step*.ckpt")] == ["step00000008"]
     assert not list(tmp_path.glob("runs/**/FAILED"))
     cfg, _ = tiny_run(*words, steps=12)
@@ -217,7 +218,7 @@ def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, m
     assert len(err.strip().splitlines()) == 1
     (failed,) = tmp_path.rglob("FAILED")
     assert str(failed.parent) in err
-    assert "The same command resumes from the last checkpoint" in full.stdout
+    assert "Step 10 is saved: the same command resumes from it." in full.stdout
     assert not list(tmp_path.rglob(".step*"))
     run(compose_config([*WORDS, *words]))
     assert failed.with_name("DONE").exists()
