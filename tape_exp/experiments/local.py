@@ -94,7 +94,7 @@ def run(
                 for spec in ended:
                     end(spec, running.pop(spec), outcome)
                     minutes_passed = (time.monotonic() - began) / 60
-                    log.info("%d to go after %.0f minutes.", outcome.left, minutes_passed)
+                    log.info("%d to go after %.0f min.", outcome.left, minutes_passed)
                 time.sleep(0.1)
         except (KeyboardInterrupt, Preempted):
             save_and_leave(running, outcome)
@@ -117,13 +117,14 @@ def start_ready(
             outcome.failed[spec] = ""
             outcome.left -= 1
             continue
-        log.info("%s: begins.", spec.title)
         running[spec] = start(spec, cores is not None)
+        log.info("%s: started.", spec.title)
 
 
 def save_and_leave(running: dict[RunSpec, Running], outcome: Outcome) -> None:
     """Let all processes save their checkpoints and end; note those that fail meanwhile."""
-    log.info("Runs that save their checkpoints and leave: %d.", len(running))
+    if running:
+        log.info("Runs under way, which save what they have and leave: %d.", len(running))
     for each in running.values():
         each.process.send_signal(signal.SIGUSR1)
     for spec, each in running.items():
