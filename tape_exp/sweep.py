@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.experiments import status
+from tape_exp.experiments.queue import Submissions, queue_if_known
+from tape_exp.experiments.run_spec import read_specs
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.parser import ArgumentParser
@@ -52,21 +54,40 @@ def show_status(arguments: Sequence[str]) -> int:
     parser.add_argument("words", nargs="*", metavar="word", help=of_one)
     parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
     options = parser.parse_intermixed_args(arguments)
-    if not options.words:
-        has_sweeps = status.print_sweeps(options.runs.resolve())
-        has_searches = searches.print_searches(options.runs.resolve())
-        if not has_sweeps and not has_searches:
-            raise ConfigError(
-                f"no sweep was submitted from here ({options.runs / '.sweeps'} has none): name the "
-                "runs, as in tape-exp status model=rope,tape seed=0,1, or another folder by --runs."
-            )
-        return 0
-    from tape_exp.artifacts.requests import specs_of_words  # imports Hydra
-    from tape_exp.experiments import slurm
-
-    specs = specs_of_words(options.words)
-    status.print_runs(specs, status.submissions_of(slurm.sweep_folder(specs).parent))
+    if options.words:
+        show_runs(options.words)
+    else:
+        show_folder(options.runs.resolve())
     return 0
+
+
+def show_runs(words: Sequence[str]) -> None:
+    """Print the runs that words name, submitted or not."""
+    from tape_exp.artifacts.requests import specs_of_words  # imports Hydra
+    from tape_exp.experiments.slurm import sweep_folder
+
+    specs = specs_of_words(words)
+    sweeps = sweep_folder(specs).parent
+    tasks = queue_if_known(told=any(status.sweeps_in(sweeps.parent)))
+    status.print_runs(specs, Submissions(sweeps, tasks))
+
+
+def show_folder(runs: Path) -> None:
+    """Print every sweep that was submitted from a folder of runs, and every search in it."""
+    sweeps = status.sweeps_in(runs)
+    in_folder = searches.searches_in(runs)
+    if not sweeps and not in_folder:
+        raise ConfigError(
+            f"{runs} has neither a sweep that was submitted to SLURM nor a search: name the words "
+            "of runs that were made here, as in tape-exp status task=arithmetic model=rope,tape "
+            "seed=0,1, or another folder by --runs."
+        )
+    tasks = queue_if_known(told=bool(sweeps))
+    submissions = Submissions(runs / ".sweeps", tasks)
+    for sweep in sweeps:
+        status.print_runs(read_specs(sweep), submissions)
+    for search in in_folder:
+        searches.print_search(search, tasks)
 
 
 def collect_runs(arguments: Sequence[str]) -> int:

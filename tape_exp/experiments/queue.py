@@ -5,7 +5,6 @@ Hydra and torch are not imported here, so that ``tape-exp status`` answers at on
 """
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +124,16 @@ def tasks_in_queue() -> list[ArrayTask]:
     return tasks
 
 
+def queue_if_known(told: bool) -> list[ArrayTask]:
+    """Ask for the tasks in the queue; where they are not known none, and why is ``told``."""
+    try:
+        return tasks_in_queue()
+    except ConfigError as error:
+        if told:
+            print(f"Without SLURM's queue: {error}")
+        return []
+
+
 def queue_to_submit() -> list[ArrayTask]:
     """Ask for the tasks in the queue before runs are submitted, which may be among them.
 
@@ -147,16 +156,14 @@ def output_of(*command: str) -> str:
     """Return what a command of SLURM prints.
 
     Raises:
-        ConfigError: it failed; what it says of that is printed, on lines of its own.
+        ConfigError: it failed, with what it says of that.
     """
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise ConfigError(f"this machine has no {command[0]}.") from None
     if done.returncode:
-        errors = done.stderr.strip()
-        if not errors:
-            raise ConfigError(f"{command[0]} failed and gives no reason.")
-        print(errors, file=sys.stderr)
-        raise ConfigError(f"{command[0]} failed, as it says above.")
+        reason = " ".join(done.stderr.split()).rstrip(".")
+        says = f": {reason}." if reason else " and gives no reason."
+        raise ConfigError(f"{command[0]} failed{says}")
     return done.stdout

@@ -16,9 +16,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tape_exp.experiments.queue import ArrayTask, Submissions, SubmittedRun, tasks_in_queue
-from tape_exp.experiments.run_spec import RunSpec, read_specs
-from tape_exp.settings.errors import ConfigError
+from tape_exp.experiments.queue import Submissions, SubmittedRun
+from tape_exp.experiments.run_spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -34,28 +33,10 @@ class State:
     note: str = ""
 
 
-def print_sweeps(runs: Path) -> bool:
-    """Print every sweep that was submitted from a folder of runs, the latest last; say whether
-    there is one.
-    """
+def sweeps_in(runs: Path) -> list[Path]:
+    """List the folders of the sweeps that were submitted from a folder of runs, the latest last."""
     lists = sorted(runs.glob(".sweeps/*/jobs.tsv"), key=lambda file: file.stat().st_mtime)
-    if not lists:
-        return False
-    submissions = submissions_of(runs / ".sweeps")
-    for file in lists:
-        print_runs(read_specs(file.parent), submissions)
-    return True
-
-
-def submissions_of(sweeps: Path) -> Submissions:
-    """Read which runs were submitted, and what of them is in the queue, if that can be known."""
-    queue: list[ArrayTask] = []
-    try:
-        queue = tasks_in_queue()
-    except ConfigError as error:
-        if any(sweeps.glob("*/jobs.tsv")):  # else nothing was submitted
-            print(f"Without SLURM's queue: {error}")
-    return Submissions(sweeps, queue)
+    return [file.parent for file in lists]
 
 
 def print_runs(specs: Sequence[RunSpec], submissions: Submissions) -> None:

@@ -4,27 +4,21 @@ are some.
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from tape_exp.experiments.queue import ArrayTask, tasks_in_queue
-from tape_exp.settings.errors import ConfigError
+from tape_exp.experiments.queue import ArrayTask
 
 
-def print_searches(runs: Path) -> bool:
-    """Print a line for each search in a folder of runs, the latest last; say whether there is
-    one.
-    """
+def searches_in(runs: Path) -> list[Path]:
+    """List the folders of the searches in a folder of runs, the latest last."""
     journals = sorted(runs.glob(".tune/*/journal.log"), key=lambda file: file.stat().st_mtime)
-    queue: list[ArrayTask] = []
-    if journals:
-        with suppress(ConfigError):  # without SLURM no worker is in a queue
-            queue = tasks_in_queue()
-    for journal in journals:
-        search = journal.parent
-        workers = [task for task in queue if task.sweep == search.name]
-        print(f"search {search.name}: {trials_of(search)}{workers_of(workers)}")
-    return bool(journals)
+    return [journal.parent for journal in journals]
+
+
+def print_search(search: Path, queue: Sequence[ArrayTask]) -> None:
+    """Print the trials of a search by their state, and its workers that are in the queue."""
+    workers = [task for task in queue if task.sweep == search.name]
+    print(f"search {search.name}: {trials_of(search)}{workers_of(workers)}")
 
 
 def trials_of(search: Path) -> str:

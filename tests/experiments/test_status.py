@@ -28,8 +28,7 @@ def queue(monkeypatch, tmp_path):
             ArrayTask(sweep, number, *task) for sweep in sweeps for number, task in tasks.items()
         ]
 
-    for module in (queue_module, status):
-        monkeypatch.setattr(module, "tasks_in_queue", tasks_in_queue)
+    monkeypatch.setattr(queue_module, "tasks_in_queue", tasks_in_queue)
     monkeypatch.setattr(slurm, "sbatch", lambda arguments: "7")
     return tasks
 
@@ -128,7 +127,7 @@ def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
     def tasks_in_queue():
         raise ConfigError("squeue failed.")
 
-    monkeypatch.setattr(status, "tasks_in_queue", tasks_in_queue)
+    monkeypatch.setattr(queue_module, "tasks_in_queue", tasks_in_queue)
     assert main(["status", *grid[0]]) == 0
     printed = capsys.readouterr().out
     assert "squeue failed." in printed
@@ -138,8 +137,8 @@ def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
 def test_where_no_sweep_was_submitted(tmp_path, capsys):
     assert main(["status", "--runs", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert f"({tmp_path}/.sweeps has none): name the runs, as in tape-exp status model=" in said
-    assert "SLURM" not in said
+    assert said.startswith(f"error: {tmp_path} has neither a sweep that was submitted to SLURM nor")
+    assert "as in tape-exp status task=arithmetic model=rope,tape" in said
 
 
 @pytest.mark.parametrize("submitted", [False, True])
@@ -154,7 +153,7 @@ def test_a_machine_without_slurm_is_told_of_it_only_after_a_submission(
     def tasks_in_queue():
         raise ConfigError("this machine has no squeue.")
 
-    monkeypatch.setattr(status, "tasks_in_queue", tasks_in_queue)
+    monkeypatch.setattr(queue_module, "tasks_in_queue", tasks_in_queue)
     assert main(["status", *words]) == 0
     printed = capsys.readouterr().out
     assert ("SLURM" in printed) == submitted

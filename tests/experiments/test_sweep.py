@@ -129,7 +129,7 @@ def test_what_sbatch_refuses_is_no_sweep(slurm, capsys):
     assert main(["sweep", *words]) == 2
     assert f"those of slurm.<option>= and of {slurm}/cluster.yaml" in capsys.readouterr().err
     assert main(["status", "--runs", f"{slurm}/runs"]) == 2
-    assert "no sweep was submitted" in capsys.readouterr().err
+    assert "has neither a sweep that was submitted" in capsys.readouterr().err
 
 
 def test_a_job_whose_setup_fails_does_not_run(slurm):
@@ -285,11 +285,12 @@ def test_where_nothing_is_to_be_submitted_no_code_is_copied(slurm, monkeypatch, 
     assert "1 runs: 1 done, 0 in the queue, 0 to submit." in capsys.readouterr().out
 
 
-def test_what_sbatch_says_has_lines_of_its_own(slurm, capsys):
+def test_what_sbatch_says_is_told(slurm, capsys):
     said = "sbatch: error: invalid partition: h100\nsbatch: error: Batch job submission failed"
     (slurm / "bin" / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2\nexit 1\n")
     assert main(["sweep", "model=rope", f"runs={slurm}/runs", "slurm.partition=h100"]) == 2
-    assert capsys.readouterr().err.startswith(f"{said}\nerror: sbatch failed, as it says above. ")
+    told = said.replace("\n", " ")
+    assert capsys.readouterr().err.startswith(f"error: sbatch failed: {told}. Its options are")
 
 
 @pytest.mark.parametrize(

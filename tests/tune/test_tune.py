@@ -12,6 +12,7 @@ from lightning import Callback
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tape_exp import sweep
+from tape_exp.experiments import queue
 from tape_exp.experiments.queue import ArrayTask
 from tape_exp.machine.files import read_jsonl
 from tape_exp.runs.directory import FolderError
@@ -22,7 +23,6 @@ from tape_exp.settings.folders import ROOT
 from tape_exp.settings.plugins import source_hash
 from tape_exp.training.run import run
 from tape_exp.tune import __main__ as command
-from tape_exp.tune import searches
 from tape_exp.tune import work as room
 from tape_exp.tune.journal import STATES
 from tape_exp.tune.report import print_report
@@ -123,10 +123,17 @@ def test_status_shows_searches_and_how_many_of_their_trials_are_missing(monkeypa
     _, _lock = trials.claim()  # which runs
     name = trials.search.name
     tasks = [ArrayTask(name, 0, "RUNNING", "7"), ArrayTask("another", 0, "PENDING", "8")]
-    monkeypatch.setattr(searches, "tasks_in_queue", lambda: tasks)
+    asked = []
+
+    def tasks_in_queue():
+        asked.append("squeue")
+        return tasks
+
+    monkeypatch.setattr(queue, "tasks_in_queue", tasks_in_queue)
     assert sweep.main(["status"]) == 0
     line = f"search {name}: 1 finished, 5 missing; workers in the queue: 1 running\n"
     assert capsys.readouterr().out == line
+    assert asked == ["squeue"]
 
 
 def test_what_is_sampled_does_not_depend_on_interruptions(tmp_path):
