@@ -125,6 +125,8 @@ class ProcessWatch(Callback):
     preemption: Preemption
     lost: str | None = None
     children: list[subprocess.Popen] = field(default_factory=list)
+    first: int = 0  # rank of the first child
+    world: int = 1  # processes of the run
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Begin to watch, once."""
