@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tape_exp.bench.bench import OUT, Bench
+from tape_exp.bench.bench import OUT, RATES, TASKS, Bench
 from tape_exp.bench.tables import scores_table
 from tape_exp.bench.tasks import ENTRIES, SETS
 from tape_exp.experiments.execute import add_options, check_options
@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keys = "model=a,b | scale= | seed=0,1 | key=value"
     parser.add_argument("words", nargs="*", metavar=keys)
     tasks = "sets or single ones, with commas (default: %(default)s)"
-    parser.add_argument("--tasks", default="quick", help=tasks)
+    parser.add_argument("--tasks", default=TASKS, help=tasks)
     rates = "learning rates to choose from (default: %(default)s)"
-    parser.add_argument("--rates", default="0.001,0.003,0.01", help=rates)
+    parser.add_argument("--rates", default=RATES, help=rates)
     parser.add_argument("--list", action="store_true", help="the tasks and what they ask")
     add_options(parser)
     parser.add_argument("--out", type=Path, default=OUT, help="folder (default: results/bench)")

@@ -23,6 +23,8 @@ from tape_exp.settings.errors import CHOICES, ConfigError, one_of
 from tape_exp.settings.plugins import names_in
 
 OUT = folders.RESULTS / "bench"
+TASKS = "quick"
+RATES = "0.001,0.003,0.01"  # learning rates
 
 
 class Bench:
@@ -34,8 +36,8 @@ class Bench:
         self,
         words: Sequence[str],
         out: Path,
-        tasks: str = "quick",
-        rates: str = "0.001,0.003,0.01",
+        tasks: str = TASKS,
+        rates: str = RATES,
     ) -> None:
         self.out = out
         self.entries = chosen(tasks)
