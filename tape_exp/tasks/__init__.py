@@ -7,6 +7,5 @@ Tasks on symbols: ``battery`` (a file for each family of problems), ``arithmetic
 ``word_problem``. Tasks on text: ``pretrain`` and ``mixture``; ``perplexity``; ``passkey`` and
 ``retrieval``, both ``questions`` whose ``prompts`` fill a length; ``scrolls`` and ``reading``;
 ``benchmarks`` by ``lm_eval_tasks``. Looking into a model: ``patterns``, ``stability``,
-``efficiency``, and what other tasks report of it: ``digit_attention``, ``positional_state``,
-``interventions``.
+``efficiency``, and in ``diagnostics`` what other tasks report of it.
 """

@@ -17,9 +17,13 @@ from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
-from tape_exp.tasks.digit_attention import address_metrics, address_names, digit_attention
-from tape_exp.tasks.interventions import INTERVENTIONS, MaskedBatches, interventions
-from tape_exp.tasks.positional_state import (
+from tape_exp.tasks.diagnostics.digit_attention import (
+    address_metrics,
+    address_names,
+    digit_attention,
+)
+from tape_exp.tasks.diagnostics.interventions import INTERVENTIONS, MaskedBatches, interventions
+from tape_exp.tasks.diagnostics.positional_state import (
     factor_metrics,
     factor_names,
     state_metrics,
@@ -56,12 +60,12 @@ class Arithmetic(Task):
     cells), each with its standard error. Diagnostics tell why sums are wrong:
 
     - ``forced/…`` and ``failures/…``: :func:`~tape_exp.tasks.sums.fault_metrics`;
-    - ``address/…``: where the digits of an answer look (:mod:`~tape_exp.tasks.digit_attention`);
-    - ``state/…``, of TAPE: its positional state (:mod:`~tape_exp.tasks.positional_state`);
+    - ``address/…``: where the digits of an answer look (``diagnostics.digit_attention``);
+    - ``state/…``, of TAPE: its positional state (``diagnostics.positional_state``);
     - ``causal/<intervention>/…``, of TAPE: the exact match of up to :attr:`diagnosed_per_cell`
-      samples a cell with parts of the state's update left out
-      (:mod:`~tape_exp.tasks.interventions`), among them ``causal/<intervention>/next/…``, of sums
-      whose longer operand has one digit more than the trained ones.
+      samples a cell with parts of the state's update left out (``diagnostics.interventions``),
+      among them ``causal/<intervention>/next/…``, of sums whose longer operand has one digit more
+      than the trained ones.
 
     Args:
         train_digits, test_digits: the longest operand in training, n, and in the test.

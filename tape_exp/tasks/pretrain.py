@@ -17,10 +17,14 @@ from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Count, Optim
 from tape_exp.tasks.base import Model, Progress
-from tape_exp.tasks.interventions import INTERVENTIONS, interventions
+from tape_exp.tasks.diagnostics.interventions import INTERVENTIONS, interventions
+from tape_exp.tasks.diagnostics.positional_state import (
+    factor_metrics,
+    factor_names,
+    updates_positions,
+)
 from tape_exp.tasks.loading import epoch_samples
 from tape_exp.tasks.perplexity import Windows, perplexity, perplexity_names
-from tape_exp.tasks.positional_state import factor_metrics, factor_names, updates_positions
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask
 
@@ -38,7 +42,7 @@ class Pretrain(TextTask):
     :func:`~tape_exp.tasks.perplexity.perplexity`; ``shift/attention``, in percent, by how much
     attention changes when position ids begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`);
     of TAPE ``state/…`` and ``causal/<intervention>/perplexity`` of the validation blocks
-    (:mod:`~tape_exp.tasks.interventions`).
+    (:mod:`~tape_exp.tasks.diagnostics.interventions`).
 
     Args:
         train_length: T.

@@ -27,7 +27,7 @@ from tape_exp.runs.checkpoint_info import fingerprint, title
 from tape_exp.runs.loggers import log_to_all
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.positional_state import state_metrics, updates_positions
+from tape_exp.tasks.diagnostics.positional_state import state_metrics, updates_positions
 from tape_exp.training.callbacks import track
 from tape_exp.training.not_finite import NotFiniteError, advice, first_seen
 from tape_exp.training.optimizer import make_optimizer, number_by_place

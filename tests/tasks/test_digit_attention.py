@@ -9,7 +9,12 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.tasks.digit_attention import address_metrics, address_names, digit_attention, gaze
+from tape_exp.tasks.diagnostics.digit_attention import (
+    address_metrics,
+    address_names,
+    digit_attention,
+    gaze,
+)
 from tape_exp.tasks.sums import EQUALS, PLUS
 from tape_exp.training.module import OnDevice
 from tests.conftest import make_decoder, silent

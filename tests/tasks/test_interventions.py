@@ -14,7 +14,7 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.tasks.interventions import (
+from tape_exp.tasks.diagnostics.interventions import (
     FACTORS,
     INTERVENTIONS,
     RESETS,
@@ -23,7 +23,7 @@ from tape_exp.tasks.interventions import (
     with_factors,
     without,
 )
-from tape_exp.tasks.positional_state import factor_metrics, factor_names, state_metrics
+from tape_exp.tasks.diagnostics.positional_state import factor_metrics, factor_names, state_metrics
 from tape_exp.training.module import OnDevice
 from tests.conftest import EVERY_MODEL, make_decoder, silent
 

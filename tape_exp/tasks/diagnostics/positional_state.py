@@ -3,7 +3,7 @@
 In TAPE a block of the state of layer l is one complex number, E_l = E_1 c with c = r e^{iφ} for
 each token, head and block of two channels. The gain r makes logits larger or smaller, as a
 temperature does; φ turns the position. What the model needs of them is asked by
-:mod:`~tape_exp.tasks.interventions`.
+:mod:`~tape_exp.tasks.diagnostics.interventions`.
 
 Shape suffixes: B rows, T tokens, N tokens that count, H heads, M blocks.
 """

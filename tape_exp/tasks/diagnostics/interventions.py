@@ -24,7 +24,12 @@ from tape_exp.models.places import Places
 from tape_exp.models.positions.base import Rotated
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.tasks.base import Model
-from tape_exp.tasks.positional_state import complex_numbers, factors, has_factors, logarithm
+from tape_exp.tasks.diagnostics.positional_state import (
+    complex_numbers,
+    factors,
+    has_factors,
+    logarithm,
+)
 
 # Name -> parts of the update that are left out, as `without` names them: nothing, P, W2, or both
 RESETS: dict[str, tuple[str, ...]] = {

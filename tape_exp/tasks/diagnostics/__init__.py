@@ -1,0 +1,1 @@
+"""What tasks report of a trained model besides its scores: where it looks, and its state."""
