@@ -5,7 +5,7 @@ other rows), with ``slices`` (scores of rows by length); ``text`` (a corpus and 
 
 Tasks on symbols: ``battery`` (a file for each family of problems), ``arithmetic`` with ``sums``,
 ``word_problem``. Tasks on text: ``pretrain`` and ``mixture``; ``perplexity``; ``passkey`` and
-``retrieval``, both ``questions`` whose ``prompts`` fill a length; ``scrolls`` and ``reading``;
-``benchmarks`` by ``lm_eval_tasks``. Looking into a model: ``patterns``, ``stability``,
-``efficiency``, and in ``diagnostics`` what other tasks report of it.
+``retrieval``, both ``questions`` whose ``prompts`` fill a length; ``scrolls`` and ``reading``, with
+their ``answers``; ``benchmarks`` by ``lm_eval_tasks``. Looking into a model: ``patterns``,
+``stability``, ``efficiency``, and in ``diagnostics`` what other tasks report of it.
 """

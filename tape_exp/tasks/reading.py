@@ -20,9 +20,9 @@ from tape_exp.machine.sharing import batched
 from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch, Count, Optim
+from tape_exp.tasks.answers import answer, score_names, scored
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.prompts import longest_fit
-from tape_exp.tasks.scrolls import answer, score_names, scored
 from tape_exp.tasks.text import TextTask
 
 # Prefix of the metrics -> how many times max_length a tested prompt has.

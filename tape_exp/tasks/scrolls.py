@@ -1,30 +1,25 @@
 """SCROLLS (section 4.2): fine-tune on a data set, generate answers and score them."""
 
 import json
-from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import default_collate
 
 from tape_exp.data import scrolls
 from tape_exp.data.batch import Batch
 from tape_exp.data.scrolls import Example
-from tape_exp.data.scrolls_metrics import score
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenization import Tokenization
 from tape_exp.machine.files import short_hash
-from tape_exp.machine.seeding import RowSampler
-from tape_exp.machine.sharing import answers_of_all, batched
-from tape_exp.models.generation import generate
+from tape_exp.machine.sharing import batched
 from tape_exp.results.evaluation import Evaluation
 from tape_exp.settings.errors import one_of
 from tape_exp.settings.schema import Arch, Count, Optim
+from tape_exp.tasks.answers import answer, score_names, scored
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.loading import epoch_samples
 from tape_exp.tasks.text import TextTask
-
-SCORED: Any = {"id": "answer"}, {"id": ["reference"]}  # whatever is scored has the same values
 
 
 class Scrolls(TextTask):
@@ -136,77 +131,6 @@ class Scrolls(TextTask):
         """Make the row of an example and one of its references."""
         cut = (self.max_length, self.answer_limit, reference)
         return scrolls.as_row(*scrolls.encode(example, self.tokenizer, *cut), self.max_length - 1)
-
-
-class Asks(Protocol):
-    """A task of texts that asks questions."""
-
-    dataset: str
-    new_tokens: int
-    rows_per_batch: int
-
-    @property
-    def stop_tokens(self) -> Sequence[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-
-def answer(
-    task: Asks,
-    prompts: Mapping[str, Sequence[int]],
-    model: Model,
-    progress: Progress,
-    limit: int | None,
-) -> dict[str, str]:
-    """Return the greedy answer to each prompt, by id, in batches in the order of the prompts;
-    ``limit`` stops after as many batches.
-    """
-
-    def answer_batch(ids: Sequence[str], first: int) -> dict[str, str]:
-        rows = generate(
-            model.decoder,
-            [prompts[id_] for id_ in ids],
-            task.new_tokens,
-            task.stop_tokens,
-            sampler=RowSampler(0, "answers", first=first),
-        )
-        return {id_: task.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}
-
-    batches = batched([*prompts], task.rows_per_batch)[:limit]
-    return answers_of_all(batches, answer_batch, progress, f"answering {task.dataset}")
-
-
-def score_names(dataset: str, label: str) -> list[str]:
-    """Name the metrics of :func:`scored`."""
-    names = []
-    for value in score(dataset, *SCORED)[0]:
-        names += [f"{label}/{value}", f"{label}/{value}_low", f"{label}/{value}_high"]
-    return names
-
-
-def scored(
-    dataset: str, label: str, examples: Sequence[Example], answers: Mapping[str, str]
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Score answers to examples: the metrics ``<label>/<value>`` with the ends of their intervals,
-    and a row for each example.
-    """
-    references = {example.id: example.references for example in examples}
-    given = {example.id: answers[example.id] for example in examples}
-    values, scores = score(dataset, given, references)
-    metrics: dict[str, float] = {}
-    for name, (value, low, high) in values.items():
-        key = f"{label}/{name}"
-        metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
-    table = []
-    for example in examples:
-        row = {
-            "id": example.id,
-            "question": example.question or "",
-            "references": " | ".join(example.references),
-            "prediction": answers[example.id],
-        }
-        table.append(row | scores[example.id])
-    return metrics, table
 
 
 def cut_texts(row: dict[str, Any], most: int = 600) -> dict[str, Any]:
