@@ -25,7 +25,7 @@ from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches
 from tape_exp.training.from_config import make_decoder, make_task
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tape_exp.training.run import run
 
 

@@ -19,7 +19,7 @@ from tape_exp.tasks.base import Task
 from tape_exp.training.callbacks import track
 from tape_exp.training.from_config import make_decoder, make_task
 from tape_exp.training.loaded_run import LoadedRun, load
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tape_exp.training.run import run
 
 
@@ -132,8 +132,7 @@ def _evaluate_decoder(decoder: Decoder, task: Task) -> Record:
     if task.arch.vocab > decoder.arch.vocab:
         raise ConfigError(f"the task has {task.arch.vocab} tokens, the model {decoder.arch.vocab}.")
     training = decoder.training
-    device = decoder.head.weight.device
-    on_device = OnDevice(decoder.eval(), device, 16 if device.type == "cuda" else 1)
+    on_device = OnDevice(decoder.eval(), decoder.head.weight.device)
     try:
         with torch.no_grad():
             evaluation = task.evaluate(on_device, track)

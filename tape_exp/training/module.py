@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +15,6 @@ from torch.distributed.tensor import DTensor
 
 from tape_exp.data.batch import IGNORE, Batch, loss_weights
 from tape_exp.machine import processes
-from tape_exp.machine.hardware import to_device_async
 from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.decoder import Decoder
@@ -30,6 +28,7 @@ from tape_exp.tasks.base import Task
 from tape_exp.tasks.diagnostics.positional_state import state_metrics, updates_positions
 from tape_exp.training.callbacks import track
 from tape_exp.training.not_finite import NotFiniteError, advice, first_seen
+from tape_exp.training.on_device import OnDevice
 from tape_exp.training.optimizer import make_optimizer, number_by_place
 
 GAUGED_ROWS = 4  # of a validation batch, whose position state is looked at
@@ -261,7 +260,7 @@ class LanguageModule(LightningModule):
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Run the task's evaluation once, on the device and in the precision of the trainer."""
-        model = OnDevice(self.decoder, self.device, 16 if self.device.type == "cuda" else 1)
+        model = OnDevice(self.decoder, self.device)
         self.evaluation = self.task.evaluate(model, track, self.cfg.debug.evaluation_batches)
 
     def configure_optimizers(self) -> Any:
@@ -294,34 +293,3 @@ def loss_sum(logits_BTV: Tensor, labels_BT: Tensor, weights_BT: Tensor | None = 
         return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
     losses = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")
     return (losses * weights_BT.flatten()).sum()
-
-
-@dataclass(frozen=True)
-class OnDevice:
-    """A decoder as ``Task.evaluate`` calls it: tokens and labels may be on any device.
-
-    Lengths become multiples of ``multiple``, by tokens at the end that no other token sees: the
-    kernels of a GPU are planned anew for each length. A row keeps its length where positions are
-    sampled or scaled by it, where it would be longer than a table of positions, and where it is
-    scored place by place.
-    """
-
-    decoder: Decoder
-    device: torch.device
-    multiple: int = 1
-
-    def __call__(self, tokens: Tensor, **options: Any) -> Tensor:
-        """Call the decoder on the device, and return what it returns."""
-        for name, value in options.items():
-            if isinstance(value, Tensor):
-                options[name] = to_device_async(value, self.device)
-        decoder = self.decoder
-        tokens = to_device_async(tokens, self.device)
-        length = tokens.shape[1]
-        padding = -length % self.multiple
-        too_long = decoder.reach is not None and length + padding > decoder.reach
-        by_length = decoder.reads_length or decoder.random is not None
-        scored = bool(options.keys() - {"sampler"})
-        if padding == 0 or too_long or by_length or scored:
-            return decoder(tokens, **options)
-        return decoder(F.pad(tokens, (0, padding)), **options)[:, :length]

@@ -13,7 +13,7 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.llama import llama_config, llama_name
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks import lm_eval_tasks
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import make_decoder
 
 pytest.importorskip("lm_eval", reason="lm-eval is an optional package")

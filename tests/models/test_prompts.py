@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 import tape_exp as te
 from tape_exp.models import export, llama
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 
 pytest.importorskip("lm_eval", reason="lm-eval is an optional package")
 from lm_eval.api.instance import Instance

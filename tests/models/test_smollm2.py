@@ -18,7 +18,7 @@ from tape_exp.runs.starting_weights import starting_checkpoint
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.lm_eval_tasks import metrics_of, results_of
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 
 PLACE = ROOT / "data" / "smollm2"
 pytestmark = [

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 
 from tape_exp.settings.compose import compose_config
 from tape_exp.training.from_config import make_decoder, make_task
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import silent
 from tests.processes import SERVER
 

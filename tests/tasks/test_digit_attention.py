@@ -16,7 +16,7 @@ from tape_exp.tasks.diagnostics.digit_attention import (
     gaze,
 )
 from tape_exp.tasks.sums import EQUALS, PLUS
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import make_decoder, silent
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)

@@ -24,7 +24,7 @@ from tape_exp.tasks.diagnostics.interventions import (
     without,
 )
 from tape_exp.tasks.diagnostics.positional_state import factor_metrics, factor_names, state_metrics
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import EVERY_MODEL, make_decoder, silent
 
 # Of these a block of the state is one complex number.

@@ -21,7 +21,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.diagnostics.interventions import FACTORS, RESETS, interventions
 from tape_exp.training.from_config import make_task
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import make_decoder, on_text
 
 

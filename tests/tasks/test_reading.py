@@ -8,7 +8,7 @@ from tape_exp.data.builtin.facts import SUBJECTS
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.from_config import make_decoder, make_task
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import SMALL, silent
 
 SHORT = ["task.max_length=640", "task.tokenizer.kind=byte", "task.questions=2", "trainer=cpu"]

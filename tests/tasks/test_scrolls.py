@@ -10,7 +10,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.tasks.loading import epoch_order
 from tape_exp.training.from_config import make_decoder, make_task
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import SMALL, silent
 
 SHORT = ["task.max_length=512", "task.new_tokens=12", "task.optim.batch=4", "trainer=cpu"]

@@ -13,7 +13,7 @@ from tape_exp.settings.schema import Arch
 from tape_exp.tasks.stability import random_copy, shift_error, shift_rows
 from tape_exp.training import from_config
 from tape_exp.training.from_config import make_task
-from tape_exp.training.module import OnDevice
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import DIGITS, make_decoder, silent, text_config
 
 BOS = 1

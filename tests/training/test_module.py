@@ -12,7 +12,8 @@ from tape_exp.models.head import TokenNll
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.training.module import LanguageModule, OnDevice
+from tape_exp.training.module import LanguageModule
+from tape_exp.training.on_device import OnDevice
 from tests.conftest import MODELS, make_decoder
 
 OPTIM = Optim(batch=4, max_steps=100, lr=1e-3)
