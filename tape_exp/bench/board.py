@@ -1,6 +1,5 @@
 """The bench as an artifact: models × tasks at the chosen rates, and their ranks."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,37 +39,58 @@ class Board:
     further rows of the trained lengths, chooses the rate of the model on the task, and the test has
     no part in it. Further seeds run only at that rate.
 
-    Attributes:
-        cells: the artifact whose rows are models at rates, and whose columns are tasks.
-        entries: the tasks, by name.
-        searched: by model and task the runs of the first seed, by rate.
-        choices: by model and task the chosen rate, where every rate has run.
-        chosen: by model and task the runs at the chosen rate, by seed.
-        models: those with a chosen rate.
+    Args:
+        search: the artifact whose rows are models at rates, and whose columns are tasks.
+        entries: the tasks.
+        seed: the first one.
+        records: of any runs.
     """
 
     def __init__(
         self, search: Artifact, entries: Sequence[Entry], seed: int, records: Sequence[Record]
     ) -> None:
         self.cells = Cells(search, next(iter(search.scales)), records)
-        (block,) = search.rows
-        dimensions = block.dimensions
-        self.rates = [*dimensions["rate"]]
         self.entries = {entry.name: entry for entry in entries}
-        self.searched: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
+        self.seed = seed
+        (block,) = search.rows
+        self.rates = [*block.dimensions["rate"]]
+        self.asked = [*block.dimensions["model"]]
+
+    # ---- runs ----
+
+    @cached_property
+    def searched(self) -> dict[tuple[str, str], dict[str, Record]]:
+        """Find by model and task the runs of the first seed, by rate."""
+        searched: dict[tuple[str, str], dict[str, Record]] = {}
         for row, column in self._every_cell():
             for run in self.cells.runs(row, column):
-                if run.seed == seed:
-                    self.searched[row.labels["model"], column.name][row.labels["rate"]] = run
-        self.choices: dict[tuple[str, str], str] = {}
+                if run.seed == self.seed:
+                    by_rate = searched.setdefault((row.labels["model"], column.name), {})
+                    by_rate[row.labels["rate"]] = run
+        return searched
+
+    @cached_property
+    def choices(self) -> dict[tuple[str, str], str]:
+        """Choose by model and task the rate, where every rate has run."""
+        choices = {}
         for cell, runs in self.searched.items():
             if len(runs) == len(self.rates):
-                self.choices[cell] = best_rate(runs)
-        self.chosen: dict[tuple[str, str], list[Record]] = {}
+                choices[cell] = best_rate(runs)
+        return choices
+
+    @cached_property
+    def chosen(self) -> dict[tuple[str, str], list[Record]]:
+        """Find by model and task the runs at the chosen rate, by seed."""
+        chosen = {}
         for row, column in self.at_choice():
-            self.chosen[row.labels["model"], column.name] = self.cells.runs(row, column)
-        models = {model for model, _ in self.chosen}
-        self.models = [model for model in dimensions["model"] if model in models]
+            chosen[row.labels["model"], column.name] = self.cells.runs(row, column)
+        return chosen
+
+    @cached_property
+    def models(self) -> list[str]:
+        """List the models that have a chosen rate on some task."""
+        found = {model for model, _ in self.choices}
+        return [model for model in self.asked if model in found]
 
     def at_choice(self) -> Iterator[tuple[Row, ArtifactColumn]]:
         """Yield the row and the column of every chosen rate, at which further seeds run."""
