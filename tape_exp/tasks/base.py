@@ -227,14 +227,14 @@ class Task(LightningDataModule):
         """
         kind = type(self)
         names = self.metric_names()
-        if not names_what(kind, "metric_names", ("evaluate", "summarise")):
+        if not knows(kind, "metric_names", ("evaluate", "summarise")):
             names = [*names, "*"]
         if not self.trains:
             return names
         validation = ["loss", *self.validation_names()]
         if self.reports_perplexity:
             validation.insert(1, "perplexity")
-        if not names_what(kind, "validation_names", ("validation_metrics",)):
+        if not knows(kind, "validation_names", ("validation_metrics",)):
             validation.append("*")
         return [*(f"val/{name}" for name in validation), *names]
 
@@ -343,12 +343,15 @@ class Task(LightningDataModule):
         return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
 
 
-def names_what(kind: type, names: str, measure: Sequence[str]) -> bool:
-    """Say whether the method ``names`` of a class is of the class whose methods ``measure``, or of
-    one derived from it: then it knows what these measure.
+def knows(kind: type, naming: str, measuring: Sequence[str]) -> bool:
+    """Say whether a method of a task, ``metric_names``, knows what others of it measure: whether it
+    is of the same class as they are, or of one derived from that.
+
+    A ``class Mine(Task)`` that has an ``evaluate`` and no ``metric_names`` has those of
+    :class:`Task`, which do not know what Mine measures.
     """
-    naming = definer(kind, names)
-    return all(issubclass(naming, definer(kind, name)) for name in measure)
+    names = definer(kind, naming)
+    return all(issubclass(names, definer(kind, method)) for method in measuring)
 
 
 def definer(kind: type, method: str) -> type:
