@@ -25,7 +25,7 @@ from tape_exp.artifacts.specs import (
 )
 from tape_exp.results.statistics import Value
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError, choose
+from tape_exp.settings.errors import ConfigError, choose, one_of
 from tape_exp.settings.plugins import names_in, yaml_of
 
 DEFAULT = {"smoke": None, "small": "a GPU", "paper": "a GPU"}
@@ -170,13 +170,17 @@ def yaml_keys(path: Path) -> dict[str, Any]:
     """Read the keys of a YAML; those that it lacks are of the one that it is ``like``.
 
     Raises:
-        ConfigError: it has none, as an empty file.
+        ConfigError: it has none, as an empty file, or there is no YAML of that name beside it.
     """
     own = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(own, dict):
         raise ConfigError(f"{path} has no keys; an artifact needs title: at least.")
     like = own.pop("like", None)
-    return own if like is None else yaml_keys(path.with_name(f"{like}.yaml")) | own
+    if like is None:
+        return own
+    others = sorted(file.stem for file in path.parent.glob("[!.]*.yaml") if file != path)
+    one_of(f"{path}: like", like, others, "tape-exp paper list")
+    return yaml_keys(path.with_name(f"{like}.yaml")) | own
 
 
 @cache

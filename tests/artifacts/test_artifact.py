@@ -130,11 +130,13 @@ def test_a_package_is_drawn_into_its_own_results(tmp_path):
     [
         ("", "has no keys; an artifact needs title: at least."),
         ("title: Mine\nclaim: {text: TAPE is best.}\n", "claim needs text:, and at: or rule:."),
+        ("like: mien\n", "mine.yaml: like=mien is not known. Choose one of: yours."),
     ],
 )
 def test_what_an_artifact_lacks_is_told(yaml, told, tmp_path, monkeypatch):
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "mine.yaml").write_text(yaml)
+    (tmp_path / "paper" / "yours.yaml").write_text("title: Yours\n")
     folders_of_conf = [tmp_path, *plugins.conf_folders()]
     monkeypatch.setattr(plugins, "conf_folders", lambda: folders_of_conf)
     with pytest.raises(ConfigError) as error:
