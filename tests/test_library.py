@@ -164,6 +164,10 @@ def test_what_does_not_concern_the_evaluation_of_a_run_is_refused(words, message
     ("call", "message"),
     [
         (lambda run: te.compare(), "compare takes runs"),
+        (
+            lambda run: te.compare(run, {"config": {"task": {"name": "c4"}}}),
+            "of one task, and these are of arithmetic and c4",
+        ),
         (lambda run: te.plot("rope"), "plot takes a run, as te.load gives it, or a record"),
         (lambda run: te.plot(te.evaluate(run), "1+2="), "plot shows attention to a text of a run"),
         (lambda run: te.plot({"metrics": {}}), "no result of this run is by length"),
@@ -189,6 +193,14 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
     with pytest.raises(ConfigError, match="does not divide"):
         te.train(*words, "task.optim.batch=4", "trainer.micro_batch=3", quiet=True)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("place", ["/proc/none", "file/below"])
+def test_a_folder_that_cannot_be_written_is_one_sentence(place, tmp_path):
+    (tmp_path / "file").write_text("")
+    runs = tmp_path / place  # an absolute path stays itself
+    with pytest.raises(ConfigError, match=r"cannot be written \(.*\): runs=<folder> names another"):
+        te.train(f"runs={runs}", "trainer=cpu", "logger=none", *SMALL, quiet=True)
 
 
 def test_other_experiments_are_no_seeds_of_the_first():

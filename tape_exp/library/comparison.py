@@ -46,14 +46,15 @@ def compare(
     Returns:
         A table of results with a row for each experiment, the mean over its seeds, and a column for
         each key in which the experiments differ besides their models. A figure of the results by
-        length, a line or a panel for each experiment; None where the tasks differ or there is none
-        to draw.
+        length, a line or a panel for each experiment; None where there is none to draw.
 
     Raises:
-        ConfigError: there is nothing to compare, or something is neither a run nor a record, as
-            the metrics of a decoder, which has no config.
+        ConfigError: there is nothing to compare, the tasks differ, or something is neither a run
+            nor a record, as the metrics of a decoder, which has no config.
     """
-    experiments = _experiments(_records_to_compare(runs, own))
+    records = _records_to_compare(runs, own)
+    _check_one_task(records)
+    experiments = _experiments(records)
     names = [f"{part}.{key}" for part in ("model", "peft", "task") for key in ("name", "_target_")]
     differing = [*varying(experiments, [*names, *NOT_COMPUTED])]
     return _table_of(experiments, differing), _figure_of(experiments, differing)
@@ -77,6 +78,18 @@ def _records_to_compare(
             "run; that of a decoder has no config."
         )
     return [Record(record) for record in found]
+
+
+def _check_one_task(records: Sequence[Record]) -> None:
+    """Raise :class:`ConfigError` where records are of several tasks, whose results have no column
+    in common.
+    """
+    tasks = dict.fromkeys(record.config["task"]["name"] for record in records)
+    if len(tasks) > 1:
+        raise ConfigError(
+            f"compare takes runs of one task, and these are of {' and '.join(tasks)}: compare "
+            "those of each task, or evaluate all on one, as te.evaluate(run, 'task=passkey') does."
+        )
 
 
 def _record_of_own(
@@ -185,8 +198,6 @@ def _figure_of(experiments: Sequence[Experiment], differing: Sequence[str]) -> "
     from tape_exp.artifacts.specs import GridsFigure, LengthsFigure, block_of
 
     first = experiments[0][0]
-    if len({experiment[0].config["task"]["name"] for experiment in experiments}) > 1:
-        return None
     by_label = dict(zip(_labels(experiments, differing), experiments, strict=True))
     artifact = Artifact(
         name="",

@@ -101,6 +101,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     for name in chosen:
         load(name)  # a wrong name is told before anything is written
     records = read_records()
+    log.info("%d records are read; to find those of each cell takes about a minute.", len(records))
     drawings = []
     paths = []
     judgements: dict[Path, list[pages.Judgement]] = {}

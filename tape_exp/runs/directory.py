@@ -83,7 +83,8 @@ class RunDirectory:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other commands off the run, by a lock that the system releases with the process, the
-        first one of the run. Raises :class:`FolderError` where another command holds it.
+        first one of the run. Raises :class:`FolderError` where another command holds it, or the
+        folder cannot be written.
         """
         if not first_process():
             yield
@@ -95,6 +96,11 @@ class RunDirectory:
                 f"another process works on {self.path}; wait for its end or stop it, then give the "
                 "same command again."
             ) from None
+        except OSError as error:
+            raise FolderError(
+                f"{self.path} cannot be written ({error.strerror}): "
+                "runs=<folder> names another place."
+            ) from error
         with lock:
             try:
                 yield
