@@ -147,7 +147,6 @@ class LengthsFigure:
     of: Mapping[str, str] = field(default_factory=dict)
     across: str = ""  # what the lengths are, below the axis; default: what the task calls them
     quantity: str = ""  # beside the axis; default: the metric's name
-    trained: int | None = None  # the trained length, where the task has no key of it
     guess: str = ""  # the metric that a word problem's best guess is drawn beside
 
 

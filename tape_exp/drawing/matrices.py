@@ -141,8 +141,8 @@ class ColourScale:
 
 
 def colour_scale(values: np.ndarray) -> ColourScale:
-    """Choose the scale of values: symmetric with white at 0 where some are negative, and ended at
-    the 99 % quantile where a few are far above all others.
+    """Choose the scale of values: from 0, or symmetric with white at 0 where some are negative, and
+    ended at the 99 % quantile where a few are far above all others.
     """
     values = values[np.isfinite(values)]
     sizes = np.abs(values)
@@ -152,7 +152,7 @@ def colour_scale(values: np.ndarray) -> ColourScale:
     beyond = high < largest
     if values.min() < 0:
         return ColourScale(DIVERGING, -high, high, "both" if beyond else "neither")
-    return ColourScale(SCALE, values.min(), high, "max" if beyond else "neither")
+    return ColourScale(SCALE, 0.0, high, "max" if beyond else "neither")
 
 
 def causal(values: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
@@ -30,6 +31,8 @@ from tape_exp.drawing.style import (
 )
 from tape_exp.results.evaluation import Heatmap
 
+NEAR = 0.015  # of the height of a panel's lines: so far apart, one hides another
+WIDER = 1.8  # points, for each line that hides another
 MARKED = 16  # points of a line that have a marker, at most
 PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
 AT_TRAINED: dict[str, Any] = {"color": "grey", "linestyle": ":", "linewidth": 0.8}
@@ -141,9 +144,14 @@ def _properties(line: Line) -> dict[str, Any]:
 
 def _draw_panel(axis: Any, panel: Panel, width: float) -> None:
     """Draw the lines and the axes of a panel, which is so many inches wide."""
-    for line in panel.lines:
+    for number, line in enumerate(panel.lines):
         every = math.ceil(len(line.x) / MARKED)
-        axis.plot(line.x, line.y, markevery=every, **_properties(line))
+        wider = WIDER * _hidden_by(panel, number)
+        sizes = {
+            "linewidth": rcParams["lines.linewidth"] + wider,
+            "markersize": rcParams["lines.markersize"] + wider,
+        }
+        axis.plot(line.x, line.y, markevery=every, **_properties(line), **sizes)
         _draw_intervals(axis, line, panel)
     if panel.trained:
         axis.axvline(panel.trained, **AT_TRAINED)
@@ -157,6 +165,24 @@ def _draw_panel(axis: Any, panel: Panel, width: float) -> None:
     axis.grid()
     if panel.ticks:
         _label_ticks(axis, panel, width)
+
+
+def _hidden_by(panel: Panel, number: int) -> int:
+    """Count the lines over the whole length of a line that are drawn after it: it is drawn wider,
+    so that it is seen around them.
+    """
+    line = panel.lines[number]
+    if not line.joined:
+        return 0
+    scale = np.log if panel.log_y else np.asarray
+    heights = np.concatenate([scale(other.y) for other in panel.lines])
+    near = NEAR * np.ptp(heights)
+    count = 0
+    for other in panel.lines[number + 1 :]:
+        if list(other.x) == list(line.x):
+            apart = np.abs(scale(other.y) - scale(line.y))
+            count += bool((apart <= near).all())
+    return count
 
 
 def _label_ticks(axis: Any, panel: Panel, width: float) -> None:
@@ -238,13 +264,13 @@ def _draw_intervals(axis: Any, line: Line, panel: Panel) -> None:
 def grids(panels: Sequence[GridPanel], path: Path, title: str = "") -> Path:
     """Draw percentages over two axes: a heatmap for each panel, with one colour bar from 0 to 100.
 
-    What was seen in training is framed. Where the rows of a single grid are not an axis, as of a
-    task that varies the length only, each row is a curve.
+    What was seen in training is framed. Where the rows of a grid are not an axis, as of a task that
+    varies the length only, each row is a curve.
     """
     heatmaps = [panel.heatmap for panel in panels]
     first = heatmaps[0]
     if not first.row_label:
-        return curves([_as_curve(first)], path, title)
+        return curves([_as_curve(panel) for panel in panels], path, title)
     across = _grids_a_row(len(heatmaps))
     rows = math.ceil(len(heatmaps) / across)
     side = (WIDTH - 0.9) / across - 0.05  # inches of a grid
@@ -307,14 +333,16 @@ def _grids_a_row(count: int) -> int:
     return 2 if count == 4 else 3
 
 
-def _as_curve(heatmap: Heatmap) -> Panel:
+def _as_curve(panel: GridPanel) -> Panel:
     """Draw a line for each row, over the lengths that the columns name."""
+    heatmap = panel.heatmap
     lengths = [int(name) for name in heatmap.columns] or [*range(1, heatmap.values.shape[1] + 1)]
     lines = []
     for number, (name, y) in enumerate(zip(heatmap.rows, heatmap.values, strict=True)):
         lines.append(Line(name, lengths, y, style=categorical(number)))
     axis = length_axis(lengths, heatmap.trained_length)
-    return Panel("", heatmap.column_label, heatmap.title, lines, ylim=PERCENT, **axis)
+    title = panel.title.replace("  ", ", ")
+    return Panel(title, heatmap.column_label, heatmap.title, lines, ylim=PERCENT, **axis)
 
 
 def length_axis(lengths: Sequence[int], trained: float | None) -> dict[str, Any]:

@@ -253,15 +253,15 @@ def save(figure: Figure, path: Path) -> Path:
         figure.set_layout_engine(None)
     figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
     drawn = content.getvalue()
-    write_atomically(path, shortened(drawn) if kind == "svg" else drawn)
+    write_atomically(path, without_unseen(drawn) if kind == "svg" else drawn)
     return path
 
 
-def shortened(svg: bytes) -> bytes:
+def without_unseen(svg: bytes) -> bytes:
     """Leave out of an SVG what nobody sees, since git keeps every byte: indents, places beyond a
     hundredth of a point, and spaces within paths.
 
-    >>> shortened(b'<g>\\n  <path d="M 12.345678 0 \\nL 3.5 4.25 \\n"/>')
+    >>> without_unseen(b'<g>\\n  <path d="M 12.345678 0 \\nL 3.5 4.25 \\n"/>')
     b'<g>\\n<path d="M 12.34 0L3.5 4.25\\n"/>'
     """
     without_indents = re.sub(rb"\s*\n\s*", b"\n", svg)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from tape_exp.artifacts.rows import Row
 
-Experiment = list[Record]
-"""Records that differ in their seeds only."""
+Runs = list[Record]
+"""The runs of one experiment, which differ in their seeds only."""
 
 
 def compare(
@@ -121,9 +121,9 @@ def _record_of_own(
 # ---- experiments ----
 
 
-def _experiments(records: Sequence[Record]) -> list[Experiment]:
+def _experiments(records: Sequence[Record]) -> list[Runs]:
     """Group records by experiment, each with a record a seed; one that is given twice is two."""
-    experiments: list[Experiment] = []
+    experiments: list[Runs] = []
     for record in records:
         for experiment in experiments:
             if _is_another_seed(record, experiment):
@@ -134,7 +134,7 @@ def _experiments(records: Sequence[Record]) -> list[Experiment]:
     return experiments
 
 
-def _is_another_seed(record: Record, experiment: Experiment) -> bool:
+def _is_another_seed(record: Record, experiment: Runs) -> bool:
     """Say whether a record is of an experiment, with a seed that this has not."""
     if record.seed in [other.seed for other in experiment]:
         return False
@@ -144,7 +144,7 @@ def _is_another_seed(record: Record, experiment: Experiment) -> bool:
     return record.experiment.is_same(other.experiment)
 
 
-def _labels(experiments: Sequence[Experiment], differing: Sequence[str]) -> list[str]:
+def _labels(experiments: Sequence[Runs], differing: Sequence[str]) -> list[str]:
     """Label each experiment: by its model, where several have that one by the keys in which they
     differ too, where these are the same by a number.
     """
@@ -166,7 +166,7 @@ def _labels(experiments: Sequence[Experiment], differing: Sequence[str]) -> list
 # ---- table and figure ----
 
 
-def _table_of(experiments: Sequence[Experiment], differing: Sequence[str]) -> "pandas.DataFrame":
+def _table_of(experiments: Sequence[Runs], differing: Sequence[str]) -> "pandas.DataFrame":
     """Make a row for each experiment, with the results in their order in the records; the keys in
     which experiments differ come behind model and task.
     """
@@ -180,7 +180,7 @@ def _table_of(experiments: Sequence[Experiment], differing: Sequence[str]) -> "p
     return table[[*filter(is_result, table)]]
 
 
-def _row(experiment: Experiment) -> dict[str, Any]:
+def _row(experiment: Runs) -> dict[str, Any]:
     """Make the row of an experiment: metrics are means over its seeds, which ``seed`` lists."""
     row = facts_of(experiment[0])
     if len(experiment) == 1:
@@ -190,7 +190,7 @@ def _row(experiment: Experiment) -> dict[str, Any]:
     return row | means.to_dict()
 
 
-def _figure_of(experiments: Sequence[Experiment], differing: Sequence[str]) -> "Image | None":
+def _figure_of(experiments: Sequence[Runs], differing: Sequence[str]) -> "Image | None":
     """Draw experiments of one task: their grids, or their results by length."""
     from tape_exp.artifacts.artifact import Artifact
     from tape_exp.artifacts.cells import Cells

@@ -1,19 +1,24 @@
 """Pictures of one run: ``te.plot``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tape_exp.library.comparison import compare
 from tape_exp.library.image import image_of
 from tape_exp.results.record import Record
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.naming import display_name, task_title
 from tape_exp.training.loaded_run import LoadedRun
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+NAMES = {"train/loss": "training", "val/loss": "validation"}
 
 
 def plot(
@@ -58,7 +63,7 @@ def _attention(run: LoadedRun, text: str | Sequence[int]) -> "Image":
     means = {}
     for layer, probabilities_HTT in run.attention(text).items():
         means[f"attention@{layer}"] = probabilities_HTT.mean(0).numpy()
-    title = f"Attention of {run.record.get('run', run.folder.name)}, mean over heads"
+    title = f"Attention of {_title_of(run.record)}, mean over heads"
     return image_of(partial(run_matrices, means, title=title, symbols=run.symbols(text)))
 
 
@@ -68,8 +73,9 @@ def _by_length(record: Record) -> "Image":
     from tape_exp.drawing.plots import GridPanel, grids
 
     if "axes" in record:
-        panel = GridPanel(record.get("run", ""), mean_grid([record]))
-        return image_of(partial(grids, [panel]))
+        grid = mean_grid([record])
+        panel = GridPanel(f"mean {np.nanmean(grid.values):.1f} %", grid)
+        return image_of(partial(grids, [panel], title=_title_of(record)))
     picture = compare(record)[1] if "config" in record else None
     if picture is None:
         raise ConfigError(
@@ -77,6 +83,17 @@ def _by_length(record: Record) -> "Image":
             "plot(run, losses=True) its losses."
         )
     return picture
+
+
+def _title_of(record: Mapping[str, Any]) -> str:
+    """Say of which run a picture is: ``TAPE on arithmetic, seed 0``; of what a decoder gave, which
+    has no config, nothing.
+    """
+    if "config" not in record:
+        return ""
+    config = record["config"]
+    model = display_name(config["model"]["name"])
+    return f"{model} on {task_title(config['task'])}, seed {record.get('seed', 0)}"
 
 
 def _losses(run: LoadedRun | dict[str, Any]) -> Callable[[Path], Path]:
@@ -88,13 +105,12 @@ def _losses(run: LoadedRun | dict[str, Any]) -> Callable[[Path], Path]:
     for number, (name, points) in enumerate(_points(run).items()):
         if points:
             style = categorical(number)
-            lines.append(Line(name, [*points], [*points.values()], style=style))
+            lines.append(Line(NAMES.get(name, name), [*points], [*points.values()], style=style))
     if not lines:
         raise ConfigError("this run has no losses: it trained nothing, or its curve is not kept.")
     panel = Panel("", "step", "loss (nats)", lines, log_y=True)
     record = run.record if isinstance(run, LoadedRun) else run
-    title = f"Losses of {record['run']}" if "run" in record else ""
-    return lambda path: curves([panel], path, title)
+    return partial(curves, [panel], title=_title_of(record))
 
 
 def _points(run: LoadedRun | dict[str, Any]) -> dict[str, dict[int, float]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tape_exp.drawing import plots
-from tape_exp.drawing.matrices import Matrix, matrices, run_matrices
+from tape_exp.drawing.matrices import Matrix, colour_scale, matrices, run_matrices
 from tape_exp.drawing.plots import GridPanel, Line, Panel, labels_with_room
 from tape_exp.drawing.style import WIDTH, new_figure
 from tape_exp.results.evaluation import Heatmap
@@ -39,7 +39,7 @@ def test_the_curve_of_a_run_is_over_its_lengths_with_the_trained_one_marked_wher
         columns=["8", "12", "64"],
         trained_length=10,
     )
-    panel = plots._as_curve(heatmap)
+    panel = plots._as_curve(GridPanel("", heatmap))
     assert panel.lines[0].x == panel.ticks == [8, 12, 64]
     assert (panel.trained, panel.log_x) == (10, True)
 
@@ -121,3 +121,27 @@ def test_values_on_a_logarithmic_axis_can_be_read(values, labels):
         if low <= tick.get_loc() <= high:
             shown.add(tick.label1.get_text())
     assert labels <= shown
+
+
+def test_a_line_that_others_hide_is_drawn_wider_than_they():
+    axis = new_figure(2.0).subplots()
+    heights = {"hidden": [100, 80, 0], "near": [100, 80.5, 0], "above": [100, 80, 0]}
+    lines = [Line(name, [1, 2, 3], y) for name, y in heights.items()]
+    apart = Line("apart", [1, 2, 3], [100, 90, 60])
+    plots._draw_panel(axis, Panel("", "", "", [*lines, apart]), 2.75)
+    hidden, near, above, last = (line.get_linewidth() for line in axis.lines)
+    assert hidden > near > above == last
+
+
+def test_every_grid_without_rows_is_a_panel_of_curves(tmp_path):
+    one = Heatmap(
+        np.full((3, 2), 50.0), "right (%)", "", "length", (3, 1), [*"abc"], ["8", "16"], 8
+    )
+    path = plots.grids(
+        [GridPanel("RoPE  50 %", one), GridPanel("TAPE  50 %", one)], tmp_path / "a.svg"
+    )
+    assert {"RoPE, 50 %", "TAPE, 50 %"} <= {*re.findall(r">([^<]+)</text>", path.read_text())}
+
+
+def test_attention_has_colours_from_zero():
+    assert colour_scale(np.array([0.2, 0.4])).low == 0

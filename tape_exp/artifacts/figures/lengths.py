@@ -17,6 +17,10 @@ from tape_exp.results.metric_names import is_result
 from tape_exp.results.record import Record
 from tape_exp.settings.naming import display_name
 
+BY_DIGITS = "digits/exact_match"  # whose lengths are in percent of the trained digits
+IN_PERCENT = ("exact match", "accuracy", "state", "word")
+UNSAID = ("test", "digits")  # splits that no title names
+
 
 def draw_lengths(cells: Cells, figure: LengthsFigure) -> Draw | None:
     """Draw a panel for each metric and each choice of the outer labels; None where there would be
@@ -53,12 +57,16 @@ def length_panel(
     lengths = [int(length) for length in longest.x]
     if metric == figure.guess:
         lines.append(best_guess(rows[0].labels["group"], lengths))
-    trained = trained_length(cells, rows) if figure.trained is None else figure.trained
     axes = axes_of(cells)
+    across = figure.across or across_of(axes)
+    trained = trained_length_of_all(cells, rows)
+    if metric == BY_DIGITS:
+        across = "digits (% of the trained)"
+        trained = 100
     quantity = figure.quantity or quantity_of(metric, axes)
     axis = plots.length_axis(lengths, trained)
     axis["ylim"] = plots.PERCENT if "%" in quantity else None
-    return Panel(title, figure.across or across_of(axes), quantity, lines, **axis)
+    return Panel(title, across, quantity, lines, **axis)
 
 
 def has_heights(panels: Sequence[Panel]) -> bool:
@@ -67,12 +75,15 @@ def has_heights(panels: Sequence[Panel]) -> bool:
 
 
 def metrics_by_length(cells: Cells) -> dict[str, str]:
-    """Find every result with enough lengths to join, with itself as the title of its panel."""
+    """Find every result with enough lengths to join, with the title of its panel: the corpus or the
+    split, which the quantity beside the axis leaves out.
+    """
     titles: dict[str, str] = {}
     for runs in cells.all_runs.values():
         for metric, lengths in sorted(lengths_of(runs[0].metrics).items()):
             if is_result(metric) and len(lengths) >= FEWEST:
-                titles[metric] = metric
+                split = metric.partition("/")[0]
+                titles[metric] = "" if split in UNSAID else split.replace("_", " ")
     return titles
 
 
@@ -99,11 +110,14 @@ def axes_of(cells: Cells) -> dict[str, Any]:
 def quantity_of(metric: str, axes: Mapping[str, Any]) -> str:
     """Write what a metric measures, beside the axis.
 
-    >>> quantity_of("test/exact_match", {"rows": ["exact match"]})
-    'exact match (%)'
+    >>> quantity_of("test/exact_match", {}), quantity_of("github/bits_per_byte", {})
+    ('exact match (%)', 'bits per byte')
+    >>> quantity_of("test/found", {"rows": ["found"]})  # a task's own measure, in its heatmap
+    'found (%)'
     """
     measure = metric.rpartition("/")[2].replace("_", " ")
-    return f"{measure} (%)" if measure in axes.get("rows", ()) else measure
+    in_percent = measure in IN_PERCENT or measure in axes.get("rows", [])
+    return f"{measure} (%)" if in_percent else measure
 
 
 def across_of(axes: Mapping[str, Any]) -> str:
@@ -129,7 +143,7 @@ def curve_of(cells: Cells, row: Row, metric: str, style: LineStyle) -> Line | No
     return mean_line(display_name(last_label(row)), lengths, values, style)
 
 
-def trained_length(cells: Cells, rows: Sequence[Row]) -> int | None:
+def trained_length_of_all(cells: Cells, rows: Sequence[Row]) -> int | None:
     """Find the length that all runs of rows were trained on; None where they differ in it, or where
     the training of one that only evaluates is not recorded.
     """
