@@ -150,8 +150,8 @@ def description_of(name: str, into: Path) -> Path:
 
 def free_name(artifact: Artifact, into: Path, given: str = "") -> str:
     """Find the name under which a comparison is written: its own, ``compare_arithmetic``, or the
-    first of ``compare_arithmetic_2``, ``_3``, … that no other comparison has. More seeds make no
-    other.
+    first of ``compare_arithmetic_2``, ``_3``, … that no other comparison has. More seeds or other
+    metrics make no other.
 
     Raises:
         ConfigError: another comparison has the ``given`` name, which is not changed.
@@ -174,13 +174,13 @@ def free_name(artifact: Artifact, into: Path, given: str = "") -> str:
 
 
 def signature(artifact: Artifact) -> tuple[Any, ...]:
-    """Say what makes two comparisons one: their rows, what their runs compute at which scale and in
-    which precision, and their columns.
+    """Say what makes two comparisons one: their rows, and what their runs compute, at which scale
+    and in which precision. Other metrics of the same runs take the place of those before.
     """
     overrides = artifact.overrides
     precision = [word for word in overrides if word.startswith("trainer.precision=")]
     computed = [*without_places(overrides), *precision]
-    return artifact.rows, computed, [*artifact.scales], [*artifact.columns]
+    return artifact.rows, computed, [*artifact.scales]
 
 
 def write(artifact: Artifact, view: View, into: Path) -> list[Path]:

@@ -124,7 +124,7 @@ def runs_at(cells: Cells, seed: int) -> list[ArtifactRun]:
         if not has_seed(seed, row, column):
             continue
         overrides = cells.overrides(row, column)
-        label = " ".join([label_of(row), *places_of(column)])
+        label = " ".join([label_of(row), *told_apart_by(column)])
         run = runs.setdefault(overrides, ArtifactRun(cells.artifact, label, overrides, seed))
         if column and column.spec.metric and all_known(row, column):
             run.metrics[column.spec.metric] = column.metric_of(row)
@@ -153,17 +153,17 @@ def all_known(row: Row, column: ArtifactColumn) -> bool:
     return None not in values and "" not in values
 
 
-def places_of(column: ArtifactColumn | None) -> list[str]:
+def told_apart_by(column: ArtifactColumn | None) -> list[str]:
     """Say what tells the runs of a column apart from those of others: the values of the
     placeholders in its overrides, or else its name; nothing of a column that has no runs of its
     own.
 
     >>> from tape_exp.artifacts.specs import ColumnSpec
     >>> spec = ColumnSpec(where=["task.dataset={d}"])
-    >>> places_of(ArtifactColumn("ours {d}", "ours", {"d": "qmsum"}, spec=spec))
+    >>> told_apart_by(ArtifactColumn("ours {d}", "ours", {"d": "qmsum"}, spec=spec))
     ['qmsum']
     >>> spec = ColumnSpec(where=["task=pg19"])
-    >>> places_of(ArtifactColumn("{who} PG-19 {n}", "ours", {"n": 512}, spec=spec))
+    >>> told_apart_by(ArtifactColumn("{who} PG-19 {n}", "ours", {"n": 512}, spec=spec))
     ['PG-19 512']
     """
     if column is None or not column.spec.where:

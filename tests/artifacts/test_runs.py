@@ -209,16 +209,16 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
     assert "| test/exact_match   | id/exact_match   | ood/exact_match   |" in printed
     assert "val/loss" not in printed
     assert "seed 0. Further results are in its CSV file." in printed
-    assert "val/loss" in (own / "tables" / "compare_arithmetic_3-smoke.csv").read_text()
+    assert "val/loss" in (own / "tables" / "compare_arithmetic_2-smoke.csv").read_text()
 
 
 def test_a_comparison_never_takes_the_name_of_another(tmp_path):
-    def named(words, name=""):
-        artifact, *_ = comparison.requested(["task=arithmetic", *words.split()], name)
+    def named(words, name="", metrics=()):
+        artifact, *_ = comparison.requested(["task=arithmetic", *words.split()], name, metrics)
         return artifact, comparison.free_name(artifact, tmp_path, name)
 
-    def write(words, name=""):
-        artifact, artifact.name = named(words, name)
+    def write(words, *further):
+        artifact, artifact.name = named(words, *further)
         comparison.describe(artifact, tmp_path)
         return artifact.name
 
@@ -226,9 +226,9 @@ def test_a_comparison_never_takes_the_name_of_another(tmp_path):
     assert write(first) == "compare_arithmetic"
     assert write("model=rope,nope") == "compare_arithmetic_2"
     assert write(f"{first} task.train_digits=3") == "compare_arithmetic_3"
-    assert write(f"{first} metrics=ood/exact_match") == "compare_arithmetic_4"
-    assert write(f"{first} trainer.precision=bf16-mixed") == "compare_arithmetic_5"
-    assert write(f"{first} scale=small") == "compare_arithmetic_6"
+    assert write(f"{first} trainer.precision=bf16-mixed") == "compare_arithmetic_4"
+    assert write(f"{first} scale=small") == "compare_arithmetic_5"
+    assert write(first, "", ["ood/exact_match"]) == "compare_arithmetic", "of the same runs"
     assert write("model=rope,tape seed=0,1 runs=elsewhere") == "compare_arithmetic", "the same"
     assert write("model=rope,nope") == "compare_arithmetic_2"
     assert write("model=alibi", "mine") == "mine"
