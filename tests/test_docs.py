@@ -21,7 +21,6 @@ from tape_exp.models.conformance import SITUATIONS, outcome_of, random_decoder
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper.pages import costs
 from tape_exp.paper.verdicts import NO_CLAIM
-from tape_exp.results.statistics import over_seeds
 from tape_exp.results.store import read_records
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
@@ -213,10 +212,6 @@ def test_prompts_of_the_battery_are_those_of_the_records():
 
 @pytest.mark.parametrize("module", EXAMPLES)
 def test_the_worked_examples_of_a_module_are_right(module):
-    results = doctest.testmod(
-        importlib.import_module(module),
-        extraglobs={"over_seeds": over_seeds},  # for the examples of verdicts
-        optionflags=doctest.ELLIPSIS,
-    )
+    results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
     assert results.attempted
     assert not results.failed

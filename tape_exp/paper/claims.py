@@ -40,7 +40,8 @@ from tape_exp.artifacts.artifact import Claim, paper_value
 from tape_exp.artifacts.columns import ArtifactColumn
 from tape_exp.artifacts.rows import Row, fill
 from tape_exp.artifacts.view import View
-from tape_exp.paper.verdicts import Contest, Verdict, decide
+from tape_exp.paper.outcomes import Contest
+from tape_exp.paper.verdicts import Verdict, decide
 from tape_exp.results.statistics import Value, mean_log
 from tape_exp.settings.construct import function_at
 from tape_exp.settings.naming import display_name
@@ -50,23 +51,26 @@ def verdict(view: View, claim: Claim) -> Verdict:
     """Judge a claim of an artifact at a scale."""
     if claim.rule:
         return function_at(claim.rule, f"rule of {view.artifact.name}")(view, claim)
-    on_builtin = view.scale == "smoke" or "builtin" in view.lookup("task.source")
-    return decide([*contests(view, claim)], claim.builtin if on_builtin else "")
+    return decide([*contests(view, claim)], claim.builtin if on_generated_text(view) else "")
+
+
+def on_generated_text(view: View) -> bool:
+    """Say whether some of the runs that are shown read what the project generates."""
+    return "builtin" in view.lookup("task.source", view.every_run)
 
 
 def contests(view: View, claim: Claim) -> Iterator[Contest]:
-    """Yield the contests of a claim: at each choice of the other dimensions, at each place, of each
-    favourite.
+    """Yield the contests of a claim: at each choice of the other dimensions, in each column that it
+    is about, of each favourite.
     """
-    among = claim.among
-    if not among:
-        among = view.dimensions()[-1] if view.dimensions() else "model"
+    *_, last = view.dimensions() or ["model"]
+    among = claim.among or last
     matches = matches_of(claim, labels_of(view, among))
     for rows in rows_compared(view, claim, among):
         by_label = {row.labels[among]: row for row in rows}
-        for place in places_of(view, claim):
+        for compared in columns_compared(view, claim):
             for match in matches:
-                yield contest(view, claim, by_label, place, match)
+                yield contest(view, claim, by_label, compared, match)
 
 
 # ---- who is compared ----
@@ -110,14 +114,14 @@ def labels_of(view: View, dimension: str) -> list[str]:
 
 def rows_compared(view: View, claim: Claim, among: str) -> Iterator[list[Row]]:
     """Yield the rows of each choice of the other dimensions: they differ in ``among`` only."""
-    others = {}
+    choices: dict[str, Sequence[str]] = {}
     for name in view.dimensions():
         if name != among:
-            others[name] = labels_of(view, name)
+            choices[name] = labels_of(view, name)
     for name, chosen in claim.rows.items():
-        others[name] = [last_measured(view, name)] if chosen == "last" else chosen
-    for choice in product(*others.values()):
-        labels = dict(zip(others, choice, strict=True))
+        choices[name] = [last_measured(view, name)] if chosen == "last" else chosen
+    for choice in product(*choices.values()):
+        labels = dict(zip(choices, choice, strict=True))
         yield [row for row in view.rows if row.labels.items() >= labels.items()]
 
 
@@ -136,31 +140,45 @@ def last_measured(view: View, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
-    """At what they are compared: a column, or several together, and what the claim calls it."""
+class ComparedColumns:
+    """A column in which methods are compared, or several together, and what the claim calls it."""
 
     columns: Sequence[ArtifactColumn]
     title: str
 
+    @property
+    def first(self) -> ArtifactColumn:
+        """The column itself; of several the one with the last length."""
+        return self.columns[0]
 
-def places_of(view: View, claim: Claim) -> Iterator[Place]:
-    """Yield each column at which a claim compares: of every corpus the longest, every length, or
-    all lengths together.
+
+def columns_compared(view: View, claim: Claim) -> Iterator[ComparedColumns]:
+    """Yield each column in which a claim compares: of every corpus that of the last length, that of
+    every length, or all lengths together.
     """
     for template, title in claim.at.items():
         for columns in columns_by_corpus(view, template):
             if claim.pooled:
-                yield Place(columns, title)
+                yield ComparedColumns(columns, title)
             elif claim.every:
                 for column in columns:
-                    yield Place([column], title)
+                    yield ComparedColumns([column], title)
             else:
-                yield Place(columns[:1], title)
+                yield ComparedColumns(columns[:1], title)
 
 
 def columns_by_corpus(view: View, template: str) -> list[list[ArtifactColumn]]:
     """Group our columns of a template that differ only in their length, the last one first: these
     are of one corpus, which all values but numbers name.
+
+    >>> from tape_exp.artifacts.artifact import artifact_of
+    >>> each = {"c": ["books", "code"], "n": [64, 128]}
+    >>> columns = {"{c} {n}": {"each": each, "metric": "{c}/perplexity@{n}"}}
+    >>> artifact = artifact_of("mine", {"title": "", "columns": columns})
+    >>> for group in columns_by_corpus(View(artifact, "smoke", []), "{c} {n}"):
+    ...     print([column.name for column in group])
+    ['books 128', 'books 64']
+    ['code 128', 'code 64']
     """
     groups: dict[tuple[Any, ...], list[ArtifactColumn]] = {}
     for column in view.columns_named(template):
@@ -170,33 +188,28 @@ def columns_by_corpus(view: View, template: str) -> list[list[ArtifactColumn]]:
     return [columns[::-1] for columns in groups.values()]
 
 
-# ---- a contest: our numbers and the paper's ----
+# ---- a contest ----
 
 
 def contest(
-    view: View, claim: Claim, rows: Mapping[str, Row], place: Place, match: Match
+    view: View, claim: Claim, rows: Mapping[str, Row], compared: ComparedColumns, match: Match
 ) -> Contest:
     """Make one contest of a claim, among rows by their label."""
-    column = place.columns[0]
+    column = compared.first
     favourite = rows.get(match.favourite)
-    labels = dict(column.at)
-    runs = []
-    if favourite is not None:
-        labels |= favourite.labels
-        runs = view.runs(favourite, column)
-    title = place.title
-    if claim.pairs:
-        title = f"{claim.among or 'layer'}s {match.rivals[0]} to {match.favourite}"
-    published = published_numbers(view, claim, rows, place, labels)
-    values = dict(published.values)
-    if values.get(claim.paper_label):
-        values[match.favourite] = values[claim.paper_label]
+    runs = [] if favourite is None else view.runs(favourite, column)
+    labels = column.at if favourite is None else column.at | favourite.labels
+    measured = measured_numbers(view, claim, rows, compared)
+    published = published_numbers(view, claim, rows, compared, labels)
+    papers = dict(published.values)
+    if papers.get(claim.paper_label):
+        papers[match.favourite] = papers[claim.paper_label]
     return Contest(
-        where=view.filled(name_of(title, labels), runs),
+        where=view.filled(named(title_of(claim, compared, match), labels), runs),
         favourite=called(match.favourite, claim),
         rivals=[called(rival, claim) for rival in match.rivals],
-        measured=by_name(measured_numbers(view, claim, rows, place), claim),
-        published=by_name(values, claim),
+        measured={called(label, claim): value for label, value in known(measured)},
+        published={called(label, claim): value for label, value in known(papers)},
         published_where=published.where,
         higher=not claim.lower,
         floor=floor_of(view, claim, column),
@@ -205,18 +218,32 @@ def contest(
     )
 
 
+def title_of(claim: Claim, compared: ComparedColumns, match: Match) -> str:
+    """Say what a contest is about: its column, or of pairs ``layers 1 to 2``."""
+    if claim.pairs:
+        return f"{claim.among or 'layer'}s {match.rivals[0]} to {match.favourite}"
+    return compared.title
+
+
 def called(label: str, claim: Claim) -> str:
     """Say what a verdict calls a label: ``layer 3`` in the place of a bare number."""
     return f"{claim.among or 'layer'} {label}" if label.isdigit() else label
 
 
-def by_name(values: Mapping[str, Value | None], claim: Claim) -> dict[str, Value]:
-    """Keep the values that there are, by what a verdict calls their labels."""
-    named = {}
+def named(title: str, values: Mapping[str, Any]) -> str:
+    """Fill in a title the values of its braces: data sets as readers know them.
+
+    >>> named("{d}, {n} tokens", {"d": "qmsum", "n": 512})
+    'QMSum, 512 tokens'
+    """
+    return fill(title, {name: display_name(str(value)) for name, value in values.items()})
+
+
+def known(values: Mapping[str, Value | None]) -> Iterator[tuple[str, Value]]:
+    """Yield each label that has a value, with it."""
     for label, value in values.items():
         if value is not None:
-            named[called(label, claim)] = value
-    return named
+            yield label, value
 
 
 def floor_of(view: View, claim: Claim, column: ArtifactColumn) -> float | None:
@@ -226,18 +253,21 @@ def floor_of(view: View, claim: Claim, column: ArtifactColumn) -> float | None:
     return claim.floor
 
 
+# ---- our numbers ----
+
+
 def measured_numbers(
-    view: View, claim: Claim, rows: Mapping[str, Row], place: Place
+    view: View, claim: Claim, rows: Mapping[str, Row], compared: ComparedColumns
 ) -> dict[str, Value | None]:
-    """Return our numbers at a place, by label."""
+    """Return our numbers in columns that are compared, by label."""
     numbers = {}
     for label, row in rows.items():
-        values = [measure(view, row, column) for column in place.columns]
+        values = [measured_number(view, row, column) for column in compared.columns]
         numbers[label] = together(values, claim.pooled)
     return numbers
 
 
-def measure(view: View, row: Row, column: ArtifactColumn) -> Value | None:
+def measured_number(view: View, row: Row, column: ArtifactColumn) -> Value | None:
     """Return what a row has in a column, with the interval of its samples where a table shows an
     error.
     """
@@ -245,11 +275,19 @@ def measure(view: View, row: Row, column: ArtifactColumn) -> Value | None:
 
 
 def together(values: Sequence[Value | None], pooled: bool) -> Value | None:
-    """Return the one value, or the mean logarithm of several, of which none may be missing."""
+    """Return the one value, or of ``pooled`` ones their mean logarithm, of which none may be
+    missing.
+
+    >>> together([Value(8.0)], pooled=False).number, together([Value(8.0), None], pooled=True)
+    (8.0, None)
+    """
     complete = [value for value in values if value is not None]
     if len(complete) < len(values):
         return None
     return mean_log(complete) if pooled else complete[0]
+
+
+# ---- the paper's numbers ----
 
 
 @dataclass(frozen=True)
@@ -261,46 +299,47 @@ class Published:
 
 
 def published_numbers(
-    view: View, claim: Claim, rows: Mapping[str, Row], place: Place, labels: Mapping[str, Any]
+    view: View,
+    claim: Claim,
+    rows: Mapping[str, Row],
+    compared: ComparedColumns,
+    labels: Mapping[str, Any],
 ) -> Published:
-    """Return the paper's numbers at a place; the labels are those of the favourite there."""
+    """Return the paper's numbers in columns that are compared; the labels are the favourite's."""
     if claim.published:
         return function_at(claim.published, f"published of {view.artifact.name}")(view)
-    values = {}
+    numbers = {}
     for label, row in rows.items():
-        numbers = [paper_number(view, claim, row, column) for column in place.columns]
-        values[label] = together(numbers, claim.pooled)
-    at = {**labels, **papers_place(view, place.columns[0])}
-    return Published(name_of(claim.paper_at or place.title, at), values)
+        values = [papers_number(view, claim, row, column) for column in compared.columns]
+        numbers[label] = together(values, claim.pooled)
+    at = {**labels, **papers_own(view, compared.first)}
+    return Published(named(claim.paper_at or compared.title, at), numbers)
 
 
-def paper_number(view: View, claim: Claim, row: Row, column: ArtifactColumn) -> Value | None:
+def papers_number(view: View, claim: Claim, row: Row, column: ArtifactColumn) -> Value | None:
     """Read the paper's number of a row, at its own length or layer; None where it has none."""
     path = claim.paper or column.spec.paper
     if not path:
         return None
-    at = column.at | row.labels | papers_place(view, column)
+    at = column.at | row.labels | papers_own(view, column)
     return paper_value(view.artifact.paper, fill(path, at))
 
 
-def papers_place(view: View, column: ArtifactColumn) -> dict[str, Any]:
-    """Return the paper's last layer, or its length that is as far from its longest as the column's
-    is from ours; empty where its numbers are by neither.
+def papers_own(view: View, column: ArtifactColumn) -> dict[str, Any]:
+    """Return the length of the paper that stands for a column's, as far from its longest as that is
+    from ours, or its last layer; empty where its numbers are by neither.
 
     With the lengths 512, 1024 and 2048 of the paper and 64 and 128 of ours, the column of 64 tokens
     has ``{"n": 1024}``, of every corpus.
     """
     paper = view.artifact.paper
-    if "lengths" in paper:
-        groups = columns_by_corpus(view, column.template)
-        (columns,) = [columns for columns in groups if column in columns]
-        from_longest = columns.index(column)
-        lengths = paper["lengths"][::-1]
-        length = lengths[from_longest] if from_longest < len(lengths) else None
-        return {name: length for name, n in column.at.items() if isinstance(n, int)}
-    return {"layer": paper["layers"][-1]} if "layers" in paper else {}
-
-
-def name_of(title: str, values: Mapping[str, Any]) -> str:
-    """Say what a contest is called: data sets as readers know them."""
-    return fill(title, {name: display_name(str(value)) for name, value in values.items()})
+    if "layers" in paper and "lengths" not in paper:
+        return {"layer": paper["layers"][-1]}
+    if "lengths" not in paper:
+        return {}
+    groups = columns_by_corpus(view, column.template)
+    (of_corpus,) = [columns for columns in groups if column in columns]
+    from_longest = of_corpus.index(column)
+    lengths = paper["lengths"][::-1]
+    length = lengths[from_longest] if from_longest < len(lengths) else None
+    return {name: length for name, value in column.at.items() if isinstance(value, int)}

@@ -11,9 +11,9 @@ from tabulate import tabulate
 from tape_exp.artifacts.artifact import Artifact, Claim, load, names
 from tape_exp.artifacts.rows import label_of
 from tape_exp.artifacts.view import View
-from tape_exp.paper import verdicts
+from tape_exp.paper import outcomes
 from tape_exp.paper.claims import verdict
-from tape_exp.paper.verdicts import Verdict
+from tape_exp.paper.verdicts import NO_CLAIM, Verdict
 from tape_exp.results.index import RecordIndex
 from tape_exp.results.record import Record
 from tape_exp.results.tables import Cell, Column, Table, span
@@ -21,13 +21,13 @@ from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name
 
 ORDER = [
-    verdicts.YES,
-    verdicts.NO,
-    verdicts.UNCLEAR,
-    verdicts.FLOOR,
-    verdicts.FEW_SEEDS,
-    verdicts.ONE_SEED,
-    verdicts.UNTESTED,
+    outcomes.YES,
+    outcomes.NO,
+    outcomes.UNCLEAR,
+    outcomes.FLOOR,
+    outcomes.FEW_SEEDS,
+    outcomes.ONE_SEED,
+    outcomes.UNTESTED,
 ]
 
 
@@ -73,7 +73,7 @@ def judgement(artifact: Artifact, shown: Sequence[View], claim: Claim) -> Judgem
     for view in reversed(shown):
         found = replace(verdict(view, claim), size=size_of(view))
         one = Judgement(artifact, view.scale, claim.text, found)
-        if found.holds != verdicts.UNTESTED:
+        if found.holds != outcomes.UNTESTED:
             return one
         if largest_untested is None:
             largest_untested = one
@@ -90,7 +90,7 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
     for one in judgements:
         row: dict[str, Cell] = {
             "artifact": one.artifact.name,
-            "the paper's claim": one.text or verdicts.NO_CLAIM,
+            "the paper's claim": one.text or NO_CLAIM,
             "paper": one.verdict.paper or ("no numbers" if one.text else ""),
             "ours": one.verdict.ours,
             "holds": one.verdict.holds,

@@ -81,6 +81,11 @@ def test_ranks_are_among_the_models_that_have_every_value(records):
     *others, last = rows(fewer)
     assert last == ("fire", None, None)
     assert all(rank and cell for _, rank, cell in others)
+    unmeasured = []
+    for run in records:
+        known = run | {"metrics": {}} if run.config["model"]["name"] == "fire" else run
+        unmeasured.append(known)
+    assert rows(unmeasured) == others, "a row without any number is not shown"
     renamed = {f"{name} now": spec for name, spec in artifact.columns.items()}
     with pytest.raises(ConfigError, match=r"column addition, > \{n\} digits"):
         _ = View(dataclasses.replace(artifact, columns=renamed), "ladder", records).table

@@ -11,15 +11,16 @@ from scipy import stats
 
 from tape_exp.artifacts.artifact import Artifact, Claim, load, names
 from tape_exp.artifacts.view import View
-from tape_exp.paper import claims, verdicts
+from tape_exp.paper import claims, outcomes
 from tape_exp.paper.claims import contests
-from tape_exp.paper.verdicts import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest, decide
+from tape_exp.paper.outcomes import NO, ONE_SEED, UNCLEAR, UNTESTED, YES, Contest
+from tape_exp.paper.verdicts import Verdict, decide
 from tape_exp.results.statistics import Value, over_seeds
 from tape_exp.results.store import read_records
 from tests.artifacts.fakes import CLAIM, record, runs, view
 
 
-def verdict(view: View) -> verdicts.Verdict:
+def verdict(view: View) -> Verdict:
     """On the one claim of an artifact."""
     (claim,) = view.artifact.claims
     return claims.verdict(view, claim)
@@ -50,7 +51,7 @@ def test_every_key_of_a_claim_is_explained():
         ([9.0, 9.2], [1.0, 1.1], YES),
         ([1.0, 1.1], [9.0, 9.2], NO),
         ([9.0, 1.1], [8.0, 0.0], YES),
-        ([9.0, 9.1], [1.0, 1.1], verdicts.FEW_SEEDS),
+        ([9.0, 9.1], [1.0, 1.1], outcomes.FEW_SEEDS),
         ([9.0, 1.0], [0.0, 0.1], UNCLEAR),
         ([9.0], [1.0], ONE_SEED),
         ([9.0, 9.1, 9.2], [1.0], ONE_SEED),
@@ -69,9 +70,9 @@ def test_outcome_of_two(ours, rival, outcome):
 def test_one_difference_in_every_seed_is_told_by_the_sign_test():
     """Three seeds of 100 against 0 do not tell, and are no missing difference; six do."""
     found = decide([contest([100.0] * 3, [0.0] * 3)])
-    assert found.holds == verdicts.FEW_SEEDS
+    assert found.holds == outcomes.FEW_SEEDS
     assert found.ours.endswith("(paired: +100.00 in each of 3 seeds, p = 0.25)")
-    assert decide([contest([0.0] * 3, [100.0] * 3)]).holds == verdicts.FEW_SEEDS
+    assert decide([contest([0.0] * 3, [100.0] * 3)]).holds == outcomes.FEW_SEEDS
     assert decide([contest([5.0] * 3, [5.0] * 3)]).holds == UNCLEAR
     assert decide([contest([100.0] * 6, [0.0] * 6)]).holds == YES
     assert decide([contest([0.0] * 6, [100.0] * 6)]).holds == NO
@@ -87,7 +88,7 @@ def test_one_rival_ahead_refutes_and_one_missing_leaves_it_open():
 @given(values, values, values, st.booleans())
 def test_a_claim_holds_only_where_a_paired_test_tells_every_rival_apart(ours, one, two, higher):
     holds = decide([contest(ours, one, two, higher=higher)]).holds
-    assert holds in verdicts.PRIORITY
+    assert holds in outcomes.PRIORITY
     for rival in (one, two) if holds == YES else ():
         n = min(len(ours), len(rival))
         found = stats.ttest_rel(ours[:n], rival[:n])
@@ -166,9 +167,9 @@ def test_of_the_lengths_of_each_corpus_the_last_counts_and_the_papers_are_beside
         of_claim = view([], columns=columns, claim=claim | further)
         (one,) = of_claim.artifact.claims
         found = []
-        for place in claims.places_of(of_claim, one):
-            papers = [claims.papers_place(of_claim, column)["n"] for column in place.columns]
-            found.append(([column.name for column in place.columns], papers))
+        for compared in claims.columns_compared(of_claim, one):
+            papers = [claims.papers_own(of_claim, column)["n"] for column in compared.columns]
+            found.append(([column.name for column in compared.columns], papers))
         return found
 
     assert places() == [(["books 128"], [1024]), (["code 128"], [1024])]
@@ -182,10 +183,10 @@ def test_of_the_lengths_of_each_corpus_the_last_counts_and_the_papers_are_beside
 def test_a_floor_is_cleared_only_beyond_the_error_of_the_samples():
     few = {seed: Value(30.0, 10.0, 50.0) for seed in range(3)}
     both = {"t": over_seeds(few), "b": over_seeds(few)}
-    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds == verdicts.FLOOR
+    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds == outcomes.FLOOR
     many = {seed: Value(30.0 + seed, 28.0, 33.0) for seed in range(3)}
     both = {"t": over_seeds(many), "b": over_seeds(few)}
-    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds != verdicts.FLOOR
+    assert decide([Contest("", "t", ["b"], both, {}, floor=25.0)]).holds != outcomes.FLOOR
 
 
 def test_equal_methods_rarely_differ():

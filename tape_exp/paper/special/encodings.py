@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tape_exp.artifacts.captions import KNOWS_DIGITS
 from tape_exp.artifacts.rows import Row
 from tape_exp.results.statistics import Value, shared_seeds
 from tape_exp.results.tables import Cell, Column, Table
@@ -30,8 +31,10 @@ def ranked(view: "View", table: Table) -> Table:
     for heading in RANKED:
         columns += view.columns_named(heading)
     ranks = mean_ranks(view, columns)
+    row_of = {row.labels["model"]: row for row in view.rows}
     rows = []
-    for row, cells in zip(view.rows, table.rows, strict=True):
+    for cells in table.rows:  # without the rows of which nothing is known
+        row = row_of[str(cells["model"]).removesuffix(KNOWS_DIGITS)]
         rank = ranks.get(row.labels["model"])
         mean_rank = None if rank is None else Value(rank)
         rows.append({**cells, **sizes_and_seeds(view, row, columns), "mean rank": mean_rank})

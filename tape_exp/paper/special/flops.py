@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tape_exp.artifacts.artifact import Claim
-from tape_exp.paper import verdicts
+from tape_exp.paper.outcomes import NO, UNTESTED, YES
+from tape_exp.paper.verdicts import Verdict
 from tape_exp.results.statistics import Value
 
 if TYPE_CHECKING:
@@ -18,15 +19,15 @@ COUNTS = {  # what a verdict calls a count -> the columns of it, the paper's and
 }
 
 
-def flops_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
+def flops_verdict(view: "View", claim: Claim) -> Verdict:
     """Say what TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
     ours = added_by_tape(view, "ours")
     papers = added_by_tape(view, "paper")
     errors = [abs(ours[count] - papers[count]) for count in ours if count in papers]
-    holds = verdicts.UNTESTED
+    holds = UNTESTED
     if errors:
-        holds = verdicts.YES if max(errors) < 0.1 else verdicts.NO
-    return verdicts.Verdict(
+        holds = YES if max(errors) < 0.1 else NO
+    return Verdict(
         paper=in_words(papers),
         ours=in_words(ours),
         holds=holds,

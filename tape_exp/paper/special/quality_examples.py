@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from tape_exp.artifacts.artifact import Claim
-from tape_exp.paper import verdicts
+from tape_exp.paper.outcomes import UNTESTED
+from tape_exp.paper.verdicts import Verdict
 from tape_exp.results.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ def answers(view: "View") -> Table | None:
     return Table(columns, rows, ["question"], view.caption()) if rows else None
 
 
-def untested(view: "View", claim: Claim) -> verdicts.Verdict:
+def untested(view: "View", claim: Claim) -> Verdict:
     """Leave the claim, of two answers of large models, untested."""
-    return verdicts.Verdict(holds=verdicts.UNTESTED)
+    return Verdict(holds=UNTESTED)
 
 
 def on_one_line(text: str) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape_exp.artifacts.artifact import reported
+from tape_exp.paper.claims import on_generated_text
 from tape_exp.results.tables import Column
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ def scrolls_floor(view: "View", column: Column) -> float | None:
     answers, on the real sets by the naive baseline of the benchmark's authors.
     """
     (dataset,) = column.at.values()
-    if view.scale == "smoke":
+    if on_generated_text(view):
         from tape_exp.data.builtin.facts import SUBJECTS  # imports torch
 
         known = {"contract_nli": 100 / 3} | dict.fromkeys(SUBJECTS, 25.0)

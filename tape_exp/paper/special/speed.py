@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tape_exp.artifacts.artifact import Claim
 from tape_exp.machine.files import read_jsonl
-from tape_exp.paper import verdicts
+from tape_exp.paper.outcomes import Contest
+from tape_exp.paper.verdicts import Verdict, decide
 from tape_exp.results.statistics import Value
 from tape_exp.results.tables import Cell, Column, Table
 from tape_exp.settings import folders
@@ -77,7 +78,7 @@ def speed(view: "View") -> Table | None:
     return Table(columns, rows, labels, view.caption())
 
 
-def speed_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
+def speed_verdict(view: "View", claim: Claim) -> Verdict:
     """Judge the time of forward attention at each GPU's longest length: the claim is about fused
     attention, which a CPU does not run.
     """
@@ -93,19 +94,19 @@ def speed_verdict(view: "View", claim: Claim) -> verdicts.Verdict:
             contests.append(contest_of_times(claim, where, measured, published))
     if not contests:  # the paper's times are told all the same
         contests.append(contest_of_times(claim, "", {}, published))
-    return replace(verdicts.decide(contests), seeds="rounds of one machine" if records else "")
+    return replace(decide(contests), seeds="rounds of one machine" if records else "")
 
 
 def contest_of_times(
     claim: Claim, where: str, measured: Mapping[str, Value], published: Mapping[str, Value]
-) -> verdicts.Contest:
+) -> Contest:
     """Compare times, of which the shorter is better; the claim's margin is a fraction of the
     longest time of a rival.
     """
     (favourite,) = claim.better
     rivals = claim.than or []
     times = [measured[name].number for name in rivals if name in measured]
-    return verdicts.Contest(
+    return Contest(
         where=where,
         favourite=favourite,
         rivals=rivals,
