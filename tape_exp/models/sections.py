@@ -3,7 +3,7 @@ whether its decoders begin as RoPE.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,26 @@ def with_keys(model: Model, **keys: Any) -> Model:
     if "layers" not in model:
         return keys | model
     return model | {"layers": [keys | layer for layer in model["layers"]]}
+
+
+def with_defaults(layer: Model) -> Model:
+    """Return the section of a layer with each key of attention and of its class's constructor that
+    it leaves out; those that have no default stay out.
+
+    >>> layer = {"_target_": "tape_exp.models.positions.rope.RoPE", "window": 16}
+    >>> whole = with_defaults(layer)
+    >>> whole["window"], whole["ssmax"], whole["theta"], whole["scaling"]["method"]
+    (16, False, 10000.0, 'none')
+    """
+    cls: Any = locate(layer["_target_"], "model")
+    whole = asdict(AttentionConfig())
+    for key, field in arguments_model(cls, frozenset({"arch"})).model_fields.items():
+        if not field.is_required():
+            whole[key] = field.default
+    whole |= layer
+    if "scaling" in whole:
+        whole["scaling"] = asdict(Scaling()) | (whole["scaling"] or {})
+    return whole
 
 
 def with_short_thresholds(model: Model) -> tuple[Model, list[str]]:

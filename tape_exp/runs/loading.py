@@ -1,28 +1,16 @@
-"""How a model takes the weights of a checkpoint, and what must agree between the two."""
+"""How a model takes the weights of a checkpoint, adapted or not."""
 
-import logging
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from tape_exp.models import llama, peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
-from tape_exp.models.sections import begins_as_rope
+from tape_exp.runs.agreement import check_config
 from tape_exp.runs.checkpoint_info import fingerprint, read_checkpoint, run_config, title
-from tape_exp.runs.identity import flat
 from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.naming import literal
-
-log = logging.getLogger("tape_exp")
-ROPE = "tape_exp.models.positions.rope.RoPE"
-# Keys that change the logits of any encoding, and may be missing from a config.
-OPTIONAL = ("model.ssmax", "model.temperature", "model.qk_norm")
-VALUE_WITHOUT = dict.fromkeys(OPTIONAL, False) | {"model.scaling.method": "none"}
-# May differ from the checkpoint's: a name, and what only training reads.
-FREE = {"model.name", "peft.lora.dropout", "peft.sparse_groups"}
 
 
 def load_and_adapt(
@@ -49,7 +37,7 @@ def load_and_adapt(
             f"checkpoint {checkpoint} is a base model, and peft={cfg.peft.name} untrained changes "
             "nothing: train it with task=extend, and then set checkpoint=extend; or set peft=none."
         )
-    _check_config(decoder, cfg, run, checkpoint, adaptation)
+    check_config(decoder, cfg, run, checkpoint, adaptation)
     base = base_of(checkpoint) if partial else checkpoint
     if base != checkpoint:
         _check_base(checkpoint, base)
@@ -107,94 +95,3 @@ def load_weights(
             f"and {here} here. The config.yaml of its run says what to set."
         )
     decoder.load_state_dict(weights, strict=False)
-
-
-# ---- what must agree between a config and that of the checkpoint's run ----
-
-
-def _check_config(
-    decoder: Decoder,
-    cfg: DictConfig,
-    run: DictConfig | None,
-    checkpoint: Path,
-    adaptation: Adaptation | None,
-) -> None:
-    """Refuse weights that another encoding, or other numbers of ``peft``, would use wrongly; only
-    warn where nothing is adapted. ``run`` is the config of the checkpoint's run; a file without one
-    is taken as it is.
-    """
-    is_base = checkpoint.is_dir() if run is None else run.peft.name == "none"
-    if adaptation is not None and is_base:
-        _check_continuity(decoder, cfg, run, adaptation)
-    if run is None:
-        return
-    if adaptation is None:
-        keys = _common_keys("model", run, cfg)
-    elif is_base:
-        keys = _keys_of_positions(cfg, run, adaptation)
-    else:
-        keys = _common_keys("peft", run, cfg)
-    for key in sorted(keys):
-        stored = OmegaConf.select(run, key, default=VALUE_WITHOUT.get(key))
-        now = OmegaConf.select(cfg, key, default=VALUE_WITHOUT.get(key))
-        if stored == now or (key, stored) == ("model.scaling.method", "none"):
-            continue
-        if key == "model._target_":
-            key = "model"
-            stored = run.model.name
-            now = cfg.model.name
-        sentence = (
-            f"checkpoint {checkpoint} was trained with {key}={literal(stored)}, and {key} is "
-            f"{literal(now)} here; set {key}={literal(stored)}"
-        )
-        if adaptation is not None:
-            raise ConfigError(f"{sentence}.")
-        log.warning("%s unless you mean it.", sentence)
-        if key == "model":  # whose other keys mean something else
-            return
-
-
-def _common_keys(section: str, run: DictConfig, cfg: DictConfig) -> set[str]:
-    """List the keys of a section that both configs have, but those that may differ."""
-    stored = flat(OmegaConf.to_container(run[section]), section)
-    now = flat(OmegaConf.to_container(cfg[section]), section)
-    return (stored.keys() & now.keys()) - FREE
-
-
-def _keys_of_positions(cfg: DictConfig, run: DictConfig, adaptation: Adaptation) -> set[str]:
-    """List the keys in which a model must agree with the base that it adapts, so that it begins
-    with the base's logits.
-    """
-    keys = set(OPTIONAL)
-    if not adaptation.drop and not _is_same_encoding(cfg, run):
-        keys.add("model.scaling.method")
-        if not adaptation.theta:
-            keys.add("model.theta")
-    return keys
-
-
-def _check_continuity(
-    decoder: Decoder, cfg: DictConfig, run: DictConfig | None, adaptation: Adaptation
-) -> None:
-    """Refuse an encoding that cannot begin with the logits of the base that is adapted: a run, or
-    without a ``run`` a Llama, which has RoPE.
-    """
-    if not adaptation.drop and _is_same_encoding(cfg, run):
-        return
-    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
-    if run is not None and (run.model.get("_target_") != ROPE or run.model.get("random_range")):
-        reason = f"the base was trained with model={run.model.name}"
-    elif not adaptation.drop and not begins_as_rope(model, decoder.arch):
-        reason = "its first logits are not RoPE's at the same theta and scaling"
-    else:
-        return
-    raise ConfigError(
-        f"peft={adaptation.name} with model={cfg.model.name} cannot continue from RoPE: {reason}."
-    )
-
-
-def _is_same_encoding(cfg: DictConfig, run: DictConfig | None) -> bool:
-    """Say whether a model has the positional encoding of a run, or without one a Llama's RoPE."""
-    base: Any = {"_target_": ROPE} if run is None else run.model
-    deciding = ("_target_", "layers", "random_range", "random_floats")
-    return all(base.get(key) == cfg.model.get(key) for key in deciding)
