@@ -22,11 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Put the encoding in every situation and print a line for each; status 1 if one fails."""
     parser = ArgumentParser(
         prog="tape-exp check",
-        description="Test a positional encoding, as in tape-exp check model=mine: its logits and "
-        "gradients in every situation beside those of the explicit softmax in fp64.",
+        description="Test a positional encoding: compare its logits and gradients in every "
+        "situation with those of the explicit softmax in fp64.",
+        epilog="Example: tape-exp check model=rope model.window=16",
     )
-    explanation = "a model's name, also as model=<name>, and keys of it"
-    parser.add_argument("words", nargs="+", metavar="model | key=value", help=explanation)
+    words = "or the name alone; and keys of it"
+    parser.add_argument("words", nargs="+", metavar="model=<name>", help=words)
     words = parser.parse_args(arguments).words
     cfg = compose_config(list(map(_override, words)))
     from tape_exp.models.conformance import SITUATIONS, random_decoder  # imports torch

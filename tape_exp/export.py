@@ -34,13 +34,17 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export the model, or only its adapter."""
     parser = ArgumentParser(
-        prog="tape-exp export", description="A run as a model that transformers loads."
+        prog="tape-exp export",
+        description="Write a run as a model that transformers loads, with a model card.",
+        epilog="Example: tape-exp export runs/c4/smoke/rope/seed0-0123456789 my_model",
     )
     add = parser.add_argument
     add("run", type=Path, help="the run's folder, runs/<task>/<scale>/<model>/seed…")
-    add("folder", type=Path, help="a new folder")
-    add("--dtype", choices=DTYPES, default="float32", help="of the stored weights (%(default)s)")
-    add("--name", help="by which the card loads the model, such as USER/MODEL (default: <folder>)")
+    add("folder", type=Path, help="the folder to write, which must be new")
+    dtype = "the type of the stored weights (default: %(default)s)"
+    add("--dtype", choices=DTYPES, default="float32", help=dtype)
+    name = "the name by which the card loads the model, as USER/MODEL (default: <folder>)"
+    add("--name", help=name)
     add(
         "--adapter",
         metavar="BASE",

@@ -16,9 +16,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compose the config as ``tape-exp train`` does, and prepare its data."""
     parser = ArgumentParser(
         prog="tape-exp data",
-        description="Tokenise what a run reads, as in tape-exp data task=c4 scale=paper.",
+        description="Tokenise the text that a run reads, into cache/. Nothing is trained.",
+        epilog="Example: tape-exp data task=c4 scale=paper",
     )
-    parser.add_argument("words", nargs="+", metavar="key=value", help="those of tape-exp train")
+    words = "the words that tape-exp train will have"
+    parser.add_argument("words", nargs="+", metavar="key=value", help=words)
     cfg = compose_config(parser.parse_args(arguments).words)
     from tape_exp.runs.directory import RunDirectory  # import torch
     from tape_exp.training.from_config import make_task

@@ -13,7 +13,7 @@ from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 from tape_exp.tune import searches
 
-WORDS = "key=value,value … | artifact … scale= seed=0,1 key=value"
+WORDS = "keys with commas, as model=rope,tape seed=0,1, or an artifact with scale= and seed="
 
 
 @command
@@ -31,10 +31,11 @@ def sweep(arguments: Sequence[str]) -> int:
 
     parser = ArgumentParser(
         "tape-exp sweep",
-        description="Submit runs to SLURM, an array of jobs for those that can run at once. "
-        "Without --cores a sweep is always submitted, so --slurm need not be given.",
+        description="Submit a set of runs to SLURM, as arrays of jobs; with --cores run it here. "
+        "Runs that are finished or in the queue are left out.",
+        epilog="Example: tape-exp sweep model=rope,tape task=c4 seed=0,1,2 trainer=gpu --cap 8",
     )
-    parser.add_argument("words", nargs="+", metavar=WORDS)
+    parser.add_argument("words", nargs="+", metavar="key=value", help=WORDS)
     execute.add_options(parser)
     options = parser.parse_intermixed_args(arguments)
     options.slurm = options.slurm or not options.cores
@@ -49,10 +50,14 @@ def show_status(arguments: Sequence[str]) -> int:
     """Print a line for each run of each sweep, and how many runs are in each state; then a line for
     each search.
     """
-    parser = ArgumentParser("tape-exp status", description="The runs of a sweep.")
-    of_one = "of one sweep; none: every sweep and every search of tape-exp tune"
-    parser.add_argument("words", nargs="*", metavar="word", help=of_one)
-    parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
+    parser = ArgumentParser(
+        "tape-exp status",
+        description="Show the state of each run. Without words: of every sweep that was submitted "
+        "from here, and of every search of tape-exp tune.",
+    )
+    parser.add_argument("words", nargs="*", metavar="key=value", help=WORDS)
+    folder = "the folder of the runs (default: %(default)s)"
+    parser.add_argument("--runs", type=Path, default="runs", help=folder)
     options = parser.parse_intermixed_args(arguments)
     if options.words:
         show_runs(options.words)
@@ -99,7 +104,7 @@ def collect_runs(arguments: Sequence[str]) -> int:
         "tape-exp collect",
         description="Copy the records of finished runs to results/records. Nothing is trained.",
     )
-    parser.add_argument("words", nargs="+", metavar=WORDS)
+    parser.add_argument("words", nargs="+", metavar="key=value", help=WORDS)
     options = parser.parse_intermixed_args(arguments)
     specs = specs_of_words(options.words)
     recorded = sum(spec.recorded for spec in specs)

@@ -15,7 +15,7 @@ from tape_exp.settings.commands import command
 from tape_exp.settings.parser import ArgumentParser
 from tape_exp.training.logs import set_up_logging
 
-WORDS = "task= | model=a,b | scale= | seed=0,1 | key=value"
+WORDS = "task=, model=a,b, scale=, seed=0,1, and any key of the config, with commas"
 
 
 @command
@@ -23,14 +23,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what a comparison lacks, write its table and figures, and print the table."""
     parser = ArgumentParser(
         "tape-exp compare",
-        description="A table and figures of any models on any task: runs what has no record yet.",
+        description="Compare models on a task: run what has no record yet, then write a table and "
+        "figures.",
+        epilog="Example: tape-exp compare task=arithmetic model=rope,alibi seed=0,1 --cores 2",
     )
-    parser.add_argument("words", nargs="+", metavar=WORDS)
-    named = "of its files (default: compare_<task>, of a second one compare_<task>_2)"
+    parser.add_argument("words", nargs="+", metavar="key=value", help=WORDS)
+    named = "the name of its files (default: compare_<task>, then compare_<task>_2)"
     parser.add_argument("--name", default="", help=named)
     kept = "keep records, table and figures in results/ (default: <runs>/.compare)"
     parser.add_argument("--record", action="store_true", help=kept)
-    columns = "the columns (default: the main results)"
+    columns = "the metrics that are columns (default: the main ones; the CSV file has all)"
     parser.add_argument("--metrics", default="", metavar="a,b", help=columns)
     execute.add_options(parser)
     given = grid.as_flags(sys.argv[1:] if arguments is None else arguments, ["metrics"])

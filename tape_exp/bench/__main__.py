@@ -23,20 +23,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = ArgumentParser(
         prog="tape-exp bench",
-        description="Rank encodings on the battery: runs what has no record yet, then writes the "
-        "tables and pictures (default: scale=smoke seed=0). Without models it shows what is "
-        "recorded.",
+        description="Rank encodings on the battery: run what has no record yet, then write tables "
+        "and pictures. Without models show what is recorded.",
         epilog="Example: tape-exp bench model=rope,tape --tasks quick seed=0,1,2 --cores 2",
     )
-    keys = "model=a,b | scale= | seed=0,1 | key=value"
-    parser.add_argument("words", nargs="*", metavar=keys)
-    tasks = "sets or single ones, with commas (default: %(default)s)"
+    keys = "model=a,b, scale= (default: smoke), seed=0,1 (default: 0) and any key"
+    parser.add_argument("words", nargs="*", metavar="key=value", help=keys)
+    tasks = "tasks and sets of tasks, with commas (default: %(default)s)"
     parser.add_argument("--tasks", default=TASKS, help=tasks)
     rates = "learning rates to choose from (default: %(default)s)"
     parser.add_argument("--rates", default=RATES, help=rates)
-    parser.add_argument("--list", action="store_true", help="the tasks and what they ask")
+    parser.add_argument("--list", action="store_true", help="print the tasks and the sets")
     add_options(parser)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder (default: results/bench)")
+    parser.add_argument("--out", type=Path, default=OUT, help="write here (default: results/bench)")
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_intermixed_args(as_flags(given, ["tasks", "rates"]))
     set_up_logging()

@@ -25,15 +25,20 @@ def positive(text: str) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where the runs of a command are made, and how many at a time."""
     parser.add_argument("--dry-run", action="store_true", help="print what would be done")
-    parser.add_argument("--cores", type=positive, help="runs at a time here, one thread each")
-    parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
-    on_slurm = "submit the runs to SLURM, with slurm.<option of sbatch>=value; then give it again"
+    cores = "run so many at a time here, with one thread each"
+    parser.add_argument("--cores", type=positive, help=cores)
+    minutes = "save after so many minutes, and exit with status 85"
+    parser.add_argument("--minutes", type=float, help=minutes)
+    on_slurm = (
+        "submit the runs to SLURM; slurm.<option>=<value> is one of sbatch's. The same command "
+        "after the jobs goes on"
+    )
     parser.add_argument("--slurm", action="store_true", help=on_slurm)
-    at_once = f"jobs of SLURM at once (default: {CAP})"
+    at_once = f"run at most so many jobs of SLURM at once (default: {CAP})"
     parser.add_argument("--cap", type=positive, help=at_once)
     dirty = "let the jobs run the files as they are, not a copy of the last commit"
     parser.add_argument("--dirty", action="store_true", help=dirty)
-    after = "let the jobs wait for the ends of these, whose ids are 41:42"
+    after = "let the jobs wait for the ends of these jobs, as 41:42"
     parser.add_argument("--after", default="", metavar="ID", help=after)
 
 

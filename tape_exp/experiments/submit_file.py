@@ -1,8 +1,4 @@
-"""``tape-exp submit [<options of sbatch>] <file> <words>``: sbatch with the cluster's settings.
-
-The files are those of ``launch/``, or one's own. An option that a ``#SBATCH`` line of the file sets
-goes before ``launch/cluster.yaml``, and one on the command line before both.
-"""
+"""``tape-exp submit [<options of sbatch>] <file> <words>``: sbatch with the cluster's settings."""
 
 import os
 import re
@@ -16,7 +12,16 @@ from tape_exp.experiments.cluster import cluster_settings, flags
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 
-USAGE = "usage: tape-exp submit [--<option of sbatch>=<value> ...] launch/<file>.sbatch [word ...]"
+HELP = """usage: tape-exp submit [--<option of sbatch>=<value> ...] <file> [word ...]
+
+Submit a file to SLURM, as one job with the settings of launch/cluster.yaml.
+
+  <file>  one of launch/*.sbatch, or your own
+  word    what the file passes on, as model=tape task=c4
+
+An #SBATCH line of the file overrides launch/cluster.yaml; an option before the file overrides both.
+
+Example: tape-exp submit --partition=cpu launch/tokenize.sbatch task=c4 scale=paper"""
 
 
 @command
@@ -25,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     chosen = list(takewhile(lambda argument: argument.startswith("-"), arguments))
     if chosen in (["-h"], ["--help"]):
-        print(f"{USAGE}\n{__doc__}")
+        print(HELP)
         return 0
     rest = arguments[len(chosen) :]
     if not rest:

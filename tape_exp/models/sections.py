@@ -14,6 +14,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.models.peft import selected
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.rope_scaling import Scaling
 from tape_exp.settings.construct import arguments_model, locate
 from tape_exp.settings.schema import Arch, AttentionConfig
 

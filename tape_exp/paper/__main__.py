@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tape_exp.artifacts.artifact import load, names
 from tape_exp.experiments.execute import add_options
@@ -22,25 +22,27 @@ if TYPE_CHECKING:
     from tape_exp.artifacts.view import View
 
 log = logging.getLogger("tape_exp")
+MANY_RECORDS = 100  # with fewer nobody waits
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
-    parser = ArgumentParser("tape-exp paper", description="The paper's results.")
+    parser = ArgumentParser("tape-exp paper", description="List, run or draw the paper's results.")
     shown = "list | run | render | cost"
     commands = parser.add_subparsers(dest="command", required=True, metavar=shown)
-    commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
-    run = commands.add_parser("run", help="run what is missing, then render")
-    run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seed=0,1 | key=value")
-    only = "the runs of --dry-run whose name fits a pattern, such as '* 12 digits'"
+    _add(commands, "list", "list the artifacts, and how many runs of each are recorded")
+    run = _add(commands, "run", "run what artifacts lack, then draw all tables and figures")
+    chosen = "artifacts (or all), scale=, seed=0,1 and any key"
+    run.add_argument("words", nargs="+", metavar="artifact | key=value", help=chosen)
+    only = "run only those of --dry-run whose name fits a pattern, as '* 12 digits'"
     run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
     add_options(run)
-    draw = commands.add_parser("render", help="draw tables and figures from the committed records")
-    draw.add_argument("words", nargs="*", metavar="artifact")
-    kinds = "further files, as in tex,pdf: tex of tables, pdf, png of figures"
+    draw = _add(commands, "render", "draw tables and figures from the committed records")
+    draw.add_argument("words", nargs="*", metavar="artifact", help="(default: all)")
+    kinds = "write these too: tex of tables, pdf and png of figures, as tex,pdf"
     draw.add_argument("--formats", default="", help=kinds)
-    commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale")
+    _add(commands, "cost", "write results/costs.json: the GPU-hours of the paper's scale")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] not in commands.choices:
         parser.parse_args(given)  # prints the help, or raises
@@ -48,6 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = commands.choices[name].parse_intermixed_args(words)
     set_up_logging()
     return COMMANDS[name](options)
+
+
+def _add(commands: Any, name: str, purpose: str) -> argparse.ArgumentParser:
+    """Add a subcommand, whose help and whose line in the list of all say what it is for."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}."
+    )
+    return parser
 
 
 def list_artifacts(options: argparse.Namespace) -> int:
@@ -101,7 +111,8 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     for name in chosen:
         load(name)  # a wrong name is told before anything is written
     records = read_records()
-    log.info("%d records are read; to find those of each cell takes about a minute.", len(records))
+    if len(records) > MANY_RECORDS:
+        log.info("Finding each cell's runs in %d records takes about a minute.", len(records))
     drawings = []
     paths = []
     judgements: dict[Path, list[pages.Judgement]] = {}

@@ -47,8 +47,9 @@ hide: [navigation, toc]
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build report/site/index.html, which opens from disk."""
-    parser = ArgumentParser(prog="tape-exp report", description="A site of all results.")
-    parser.add_argument("--out", type=Path, default=Path("report"), help="folder (default: report)")
+    parser = ArgumentParser(prog="tape-exp report", description="Build a site of all results.")
+    folder = "the folder to write (default: %(default)s)"
+    parser.add_argument("--out", type=Path, default=Path("report"), help=folder)
     out = parser.parse_args(arguments).out
     from mkdocs.commands.build import build
     from mkdocs.config import load_config

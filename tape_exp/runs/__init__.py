@@ -12,5 +12,5 @@ names them, ``checkpoint_info`` tells which run or Llama one is of.
 
 The weights that it begins from. ``starting_weights`` finds what ``checkpoint=`` names, a task's run
 by ``finished_runs``; ``llama_base`` takes over a Llama's sizes and positions; ``loading`` gives the
-weights to a model.
+weights to a model, which ``agreement`` compares with the model that was trained.
 """

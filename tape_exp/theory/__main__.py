@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; write and draw where that is asked for."""
     parser = ArgumentParser(
         prog="tape-exp theory",
-        description="Run and measure theorem 1 and both propositions of the TAPE paper; takes half "
-        "a minute on a core.",
+        description="Run and measure theorem 1 and both propositions of the TAPE paper, in half a "
+        "minute on a core.",
     )
     parser.add_argument("--record", action="store_true", help="write results/theory.json")
     parser.add_argument(

@@ -78,24 +78,26 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the words of the command."""
     parser = ArgumentParser(
         prog="tape-exp tune",
-        description="Search keys of the config with Optuna, on validation only, with equally many "
-        "trials for each model. The same command resumes after a kill, and run several times at "
-        "once it has several workers.",
+        description="Search keys of the config with Optuna, by validation, with as many trials for "
+        "each model. The same command resumes a search. Start it several times, and the search has "
+        "several workers.",
         epilog="Example: tape-exp tune model=rope,tape task=arithmetic --space rates --trials 12",
     )
-    words = "model=a,b | task= | scale= | seed=0,1 | key=value or a set of values"
-    parser.add_argument("words", nargs="+", metavar=words)
-    space = "a YAML of conf/space or of your own, with keys and their sets of values"
+    words = "model=a,b, task=, scale=, seed=0,1 and any key, with a value or a set to search"
+    parser.add_argument("words", nargs="+", metavar="key=value", help=words)
+    space = "search the keys of this YAML, of conf/space or your own"
     parser.add_argument("--space", default="", help=space)
-    parser.add_argument("--trials", default="12", help="of each model (default: %(default)s)")
-    metric = "of validation (default: %(default)s)"
+    trials = "the trials of each model (default: %(default)s)"
+    parser.add_argument("--trials", default="12", help=trials)
+    metric = "the metric of validation that ranks trials (default: %(default)s)"
     parser.add_argument("--metric", default="val/loss", help=metric)
-    pruner = "median or none (default: %(default)s)"
+    pruner = "end bad trials early: median, or none (default: %(default)s)"
     parser.add_argument("--pruner", default="median", help=pruner)
-    parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
+    minutes = "save after so many minutes, and exit with status 85"
+    parser.add_argument("--minutes", type=float, help=minutes)
     parser.add_argument("--dry-run", action="store_true", help="print what would be tried")
-    parser.add_argument("--cores", type=positive, help="workers here, one thread each")
-    workers = "submit so many workers to SLURM, with slurm.<option of sbatch>=value"
+    parser.add_argument("--cores", type=positive, help="run so many workers here")
+    workers = "submit so many workers to SLURM; slurm.<option>=<value> is one of sbatch's"
     parser.add_argument("--slurm", type=positive, metavar="WORKERS", help=workers)
     dirty = "let the workers run the files as they are, not a copy of the last commit"
     parser.add_argument("--dirty", action="store_true", help=dirty)
