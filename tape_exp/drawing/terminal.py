@@ -37,7 +37,8 @@ def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -
     if named:
         sentences.append("; ".join(named))
     if all(first.trained):
-        sentences.append("framed: seen in training")
+        has_longer_rows = first.trained[0] < len(first.values)
+        sentences.append(f"{'framed' if has_longer_rows else 'left of the bar'}: seen in training")
     for sentence in sentences:
         console.print(sentence, highlight=False, soft_wrap=True)
 

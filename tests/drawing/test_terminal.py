@@ -26,6 +26,7 @@ def test_accuracies_are_printed_in_percent_each_below_its_length():
         "exact match 100  84 │  ·",
         "right (%); · = not evaluated",
     ]
+    assert lines[-1] == "left of the bar: seen in training"
 
 
 @pytest.mark.parametrize(("width", "row"), [(50, " 1  50  50 │"), (40, " 1 5 5 │")])
@@ -33,4 +34,5 @@ def test_a_grid_that_is_too_wide_is_printed_in_tens(width, row):
     lines = lines_of(np.full((10, 10), 50.0), width, trained=(2, 2))
     assert lines[2].startswith(row)
     assert all(len(line) <= width for line in lines[:13])
+    assert lines[-1] == "framed: seen in training"
     assert ("right (%) in tens: 9 = 90 to 100" in lines) == (width == 40)
