@@ -156,7 +156,9 @@ class Decoder(nn.Module):
             positions_BT = positions_BT.float()
         if lengths_B is not None and self.reads_length:
             # Padding at the end stands where the last token does, and makes no row longer.
-            positions_BT = positions_BT.minimum(lengths_B.to(positions_BT)[:, None] - 1)
+            last_B1 = (lengths_B.long() - 1)[:, None]
+            positions_BT = positions_BT.expand(len(last_B1), -1)
+            positions_BT = positions_BT.minimum(positions_BT.gather(1, last_B1))
             consecutive = False
         places = Places(tokens_BT, tokens_BT, positions_BT, consecutive, sampler=sampler)
         return places, tokens_BT

@@ -191,13 +191,17 @@ def trained(decoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def merge(decoder: Decoder) -> None:
-    """Add the low-rank products to the weights in place, which leaves a plain decoder."""
+    """Add the low-rank products to the weights in place, which leaves a plain decoder. Weights that
+    were frozen in bf16 take the precision of what is added, which bf16 would round away.
+    """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for name, module in [*decoder.named_modules()]:
         if isinstance(module, BaseTunerLayer):
+            base = module.get_base_layer()
+            base.weight.data = base.weight.data.to(module.lora_A["default"].weight.dtype)
             module.merge()
-            decoder.set_submodule(name, module.get_base_layer())
+            decoder.set_submodule(name, base)
     vars(decoder).pop("peft_config", None)
 
 

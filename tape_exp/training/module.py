@@ -29,7 +29,7 @@ from tape_exp.tasks.diagnostics.positional_state import state_metrics, updates_p
 from tape_exp.training.callbacks import track
 from tape_exp.training.not_finite import NotFiniteError, advice, first_seen
 from tape_exp.training.on_device import OnDevice
-from tape_exp.training.optimizer import make_optimizer, number_by_place
+from tape_exp.training.optimizer import make_optimizer, number_by_place, rate_factor
 
 GAUGED_ROWS = 4  # of a validation batch, whose position state is looked at
 
@@ -190,7 +190,8 @@ class LanguageModule(LightningModule):
         norm = float(self._grad_norm)
         if not (math.isfinite(value) and math.isfinite(norm)):
             self._refuse(value, norm, step)
-        lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
+        highest = float(self.trainer.optimizers[0].param_groups[0]["initial_lr"])
+        lr = highest * rate_factor(step - 1, optim)  # the schedule is at the next step already
         self.send({"train/loss": value, "train/lr": lr, "train/grad_norm": norm} | gauges)
 
     def require_finite(self) -> None:

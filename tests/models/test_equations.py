@@ -243,6 +243,19 @@ ADDED += [(bam, "bam"), (cable, "fox")]
 ADDED += [(fire, "fire"), (dape, "dape"), (cope, "cope"), (cope, "cope", "model.vectors=3")]
 
 
+@pytest.mark.parametrize(("oracle", "name"), ADDED[1:3], ids=["kerple_log", "kerple_power"])
+def test_neighbours_may_be_nearer_than_one(oracle, name):
+    """As random floats are."""
+    encoding = make_position(name, ARCH)
+    encoding.init_weights(torch.Generator().manual_seed(3))
+    distances = torch.tensor([0.0, 0.01, 0.3, 1.0, 2.5])
+    found = encoding.decay(distances)
+    for h in range(H):
+        added = oracle(encoding, None, None, None, h, None)
+        expected = torch.stack([added(distance, 0) for distance in distances])
+        assert (found[h] - expected).abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("key_heads", [4, 2])
 @pytest.mark.parametrize("case", [*LOGITS, *ADDED], ids=lambda case: ",".join(case[1:]))
 def test_logits_and_gradients_are_those_of_the_equation(case, key_heads, monkeypatch):

@@ -146,3 +146,17 @@ def by_equation(s, scores, v, carried, backend):
 def test_sinks_without_a_window_are_refused(arch):
     with pytest.raises(ConfigError, match=r"model\.sinks=2 has no effect without model\.window"):
         make_decoder("rope", arch, "+model.sinks=2")
+
+
+@pytest.mark.parametrize("words", [["model.scaling.method=dynamic"], []], ids=["dynamic", "plain"])
+@pytest.mark.parametrize("drawn", [["+model.random_range=4"], []], ids=["random", "counted"])
+def test_the_length_of_a_row_without_padding_changes_nothing(words, drawn, arch):
+    scaled = [*words, *["model.scaling.factor=4"][: len(words)]]
+    model = make_decoder("rope", arch, *scaled, *drawn)
+    randomise(model)
+    model.eval()
+    expected = logits_of(model)
+    with torch.no_grad():
+        lengths = torch.full((len(TOKENS),), TOKENS.shape[1])
+        found = model(TOKENS, lengths_B=lengths, sampler=RowSampler(5))
+    assert torch.equal(found, expected)

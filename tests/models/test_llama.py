@@ -49,6 +49,7 @@ SHAPES = {
     "yarn betas": rope("yarn", 100.0, 64, factor=4.0, beta_fast=8, beta_slow=2),
     "yarn mscale": rope("yarn", factor=4.0, mscale=0.7, mscale_all_dim=1.2),
     "yarn attention": rope("yarn", factor=4.0, attention_factor=1.3, truncate=False),
+    "yarn of one": rope("yarn", factor=1.0, attention_factor=1.3),
     "llama3": rope("llama3", 5e5, **LLAMA3),
     "dynamic": rope("dynamic", original=None, factor=4.0) | {"max_position_embeddings": 32},
     "longrope": rope("longrope", **LISTS),

@@ -129,6 +129,20 @@ def test_merged_model_is_a_plain_decoder_with_the_same_logits():
     assert plain.state_dict().keys() == ours.state_dict().keys()
 
 
+def test_merging_into_frozen_bf16_rounds_no_adapter_away():
+    _, ours = adapted("rope", "lora")
+    peft.freeze_in_bf16(ours)
+    before = ours.layers[0].q.get_base_layer().weight.detach().float()
+    layer = ours.layers[0].q
+    with torch.no_grad():  # far below what bf16 resolves beside the weights
+        layer.lora_B["default"].weight.normal_(std=1e-4, generator=torch.Generator().manual_seed(1))
+        added = layer.get_delta_weight("default")
+    peft.merge(ours)
+    merged = ours.layers[0].q.weight.detach()
+    assert merged.dtype == torch.float32
+    assert (merged - before - added).abs().max() < 1e-3 * added.abs().max()
+
+
 def test_seed_decides_the_adapters():
     """And the global generator is left as it was."""
     before = torch.get_rng_state()

@@ -21,6 +21,7 @@ from tape_exp.models.positions.rope_scaling import Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_complex import ComplexTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position
 
@@ -351,3 +352,9 @@ def test_the_papers_count_has_no_room_for_a_second_layer_of_psi():
     one = 12 * sum(p.numel() for p in encoding.parameters()) / 2**20
     assert one == pytest.approx(added_by_tape(), abs=0.01)  # each of the two is rounded to 0.01
     assert one + 12 * encoding.update_net.wx.shape[0] ** 2 / 2**20 > added_by_tape() + 0.01
+
+
+def test_features_without_angles_are_not_stretched(arch):
+    words = ["+model.scaling.method=linear", "+model.scaling.factor=8"]
+    with pytest.raises(ConfigError, match=r"scaling\.method=linear stretches RoPE's angles"):
+        make_decoder("tape_fourier", arch, *words)

@@ -23,6 +23,7 @@ from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.from_config import make_task
+from tape_exp.training.optimizer import rate_factor
 from tape_exp.training.run import run
 from tests.conftest import SMALL, TASKS, knows_digits, on_text
 from tests.processes import Command, train
@@ -35,6 +36,16 @@ def losses_of(run: Path) -> list[float]:
     """The losses of training, in order."""
     rows = read_metrics(run / "metrics.jsonl")
     return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def test_the_rate_of_a_step_is_the_one_that_it_used(tmp_path):
+    words = ["task=arithmetic", "model=nope", *TINY, "trainer=cpu", "logger=none"]
+    cfg = compose_config([*words, "task.optim.max_steps=4", f"runs={tmp_path}"])
+    run(cfg)
+    optim = make_task(cfg).optim
+    rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
+    rates = [row["train/lr"] for row in rows if "train/lr" in row]
+    assert rates == pytest.approx([optim.lr * rate_factor(step, optim) for step in range(4)])
 
 
 RUNS = [("tape", task) for task in TASKS]

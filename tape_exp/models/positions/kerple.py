@@ -55,7 +55,8 @@ class Kerple(PositionEncoding):
         if self.kernel == "log":
             return -F.softplus(raw_r1) * torch.log1p(F.softplus(raw_r2) * distance)
         # 0^r2 is 0, but its derivative by r2 is not finite: distance 0 is kept out of the power.
-        power = distance.clamp(min=1) ** (2 * raw_r2.sigmoid())
+        base = torch.where(distance > 0, distance, 1.0)
+        power = base ** (2 * raw_r2.sigmoid())
         return -F.softplus(raw_r1) * torch.where(distance > 0, power, 0.0)
 
 

@@ -203,7 +203,7 @@ def yarn(stretch: Stretch, powers_M: Tensor, lengths_B: Tensor | None = None) ->
     ``beta_slow`` times, which are whole numbers with ``truncate``.
     """
     if stretch.factor == 1:
-        return unscaled(stretch, powers_M)
+        return stretch.theta**-powers_M, stretch.attention_factor
     first = _pair_that_turns(stretch, stretch.scaling.beta_fast)
     last = _pair_that_turns(stretch, stretch.scaling.beta_slow)
     if stretch.scaling.truncate:

@@ -83,6 +83,11 @@ class TensorTAPE(TAPE):
         super().__init__(arch, **settings)
         if self.unit:
             raise ConfigError("model.unit=true is for model=tape.")
+        if initial == "fourier" and self.scaling.method != "none":
+            raise ConfigError(
+                f"model.scaling.method={self.scaling.method} stretches RoPE's angles, which "
+                "model.initial=fourier does not have."
+            )
 
     def _make_weights(self, rows: int, inner: int) -> None:
         if self.weights == "full":
