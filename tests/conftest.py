@@ -157,10 +157,10 @@ def composed_anew():
 
 @pytest.fixture
 def arch() -> Arch:
-    """A small model: two layers, head dimension 8, sequences of up to 48 tokens, 24 of them seen in
-    training; the vocabulary of addition.
+    """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in training;
+    the vocabulary of addition.
     """
-    return dataclasses.replace(ARCH, layers=2, kv_heads=None)
+    return dataclasses.replace(ARCH, kv_heads=None)
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from tape_exp.settings.schema import Arch, AttentionConfig
 
 Model = dict[str, Any]  # the section of a config
 # As of addition: rows of up to 48 tokens, of which training shows 24; ids 4 to 13 are digits. Two
-# query heads share each key head. Layers are a first, one between and a last, which differ.
-ARCH = Arch(3, 32, 4, 48, 14, max_length=48, train_length=24, kv_heads=2, digits=(*range(4, 14),))
+# query heads share each key head.
+ARCH = Arch(2, 32, 4, 48, 14, max_length=48, train_length=24, kv_heads=2, digits=(*range(4, 14),))
 # Longer than a CPU's blocks of queries and than the blocks of PaTH, Wall and Householder's product.
 LONG = 160
 SHORT = 16  # what a threshold becomes that is longer than the rows

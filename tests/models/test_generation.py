@@ -1,11 +1,14 @@
 """What generation writes; that cached decoding is full decoding is a check of every encoding."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.models.generation import generate, new_cache
-from tests.conftest import make_decoder
+from tests.conftest import MODELS, make_decoder
 
 TOKENS = torch.randint(0, 14, (3, 20), generator=torch.Generator().manual_seed(0))
 
@@ -51,6 +54,18 @@ def test_greedy_generation_equals_full_decoding(name, arch):
         for _ in range(10):
             tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], 1)
     assert generate(model, [TOKENS[0, :6]], 10)[0] == tokens[0, 6:].tolist()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_cache_serves_a_layer_between_the_first_and_the_last(name, arch):
+    """Whose state is neither the one that all heads share nor the one that nobody reads."""
+    model = make_decoder(name, replace(arch, layers=3)).eval()
+    with torch.no_grad():
+        cache = new_cache(model, 20, None, 3, RowSampler(5))
+        parts = [model(part, cache=cache) for part in TOKENS.split([7, 1, 1, 11], 1)]
+        positions = cache.positions_BS.expand(3, -1)
+        full = model(TOKENS, positions_BT=positions, sampler=RowSampler(5))
+    assert (torch.cat(parts, 1) - full).abs().max() < 1e-4
 
 
 def test_each_row_stops_at_its_own_eos(arch):
