@@ -159,7 +159,7 @@ def test_ctrl_c_ends_a_sweep_with_130_and_no_traceback(tmp_path):
     ended = running.finish()
     assert ended.returncode == 130, ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr
-    assert ". The same command " in ended.stdout
+    assert ": the same command " in ended.stdout
 
 
 @pytest.mark.slow
