@@ -199,7 +199,8 @@ def merge(decoder: Decoder) -> None:
     for name, module in [*decoder.named_modules()]:
         if isinstance(module, BaseTunerLayer):
             base = module.get_base_layer()
-            base.weight.data = base.weight.data.to(module.lora_A["default"].weight.dtype)
+            adapter = decoder.get_parameter(f"{name}.lora_A.default.weight")
+            base.weight.data = base.weight.data.to(adapter.dtype)
             module.merge()
             decoder.set_submodule(name, base)
     vars(decoder).pop("peft_config", None)
