@@ -17,7 +17,7 @@ from tape_exp.paper.report import write
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = {  # page -> title and modules; a package is all of its modules
-    "library": ("The library", ["library", "training.loaded"]),
+    "library": ("The library", ["library", "training.loaded_run"]),
     "positions": ("Positional encodings", ["models.positions"]),
     "tasks": ("Tasks", ["tasks"]),
     "models": ("Models", [f"models.{m}" for m in ("decoder", "block", "layers", "generation")]),
