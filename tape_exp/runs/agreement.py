@@ -19,6 +19,7 @@ log = logging.getLogger("tape_exp")
 ROPE = "tape_exp.models.positions.rope.RoPE"
 ATTENTION = tuple(AttentionConfig.__dataclass_fields__)  # keys that every encoding has
 RANDOM = ("random_range", "random_floats")
+IN_NAME_ONLY = {"name", "_target_"}  # of a layer; classes are compared before its keys
 # May differ from the checkpoint's, as only training reads them.
 FREE = {"peft.lora.dropout", "peft.sparse_groups"}
 Differences = dict[str, tuple[Any, Any]]  # by key, the value of the run and that of the config
@@ -40,15 +41,9 @@ def check_config(
         _check_continuity(decoder, cfg, run, adaptation)
     if run is None:
         return
-    layers = decoder.arch.layers
-    if adaptation is None:
-        differences = model_differences(run, cfg, layers)
-    elif is_base:
-        differences = _differences_from_base(run, cfg, layers, adaptation)
-    else:
-        differences = model_differences(run, cfg, layers) | _peft_differences(run, cfg)
-    for key in sorted(differences):
-        stored, now = differences[key]
+    found = differences(run, cfg, decoder.arch.layers, adaptation)
+    for key in sorted(found):
+        stored, now = found[key]
         sentence = (
             f"checkpoint {checkpoint} was trained with {key}={literal(stored)}, and {key} is "
             f"{literal(now)} here; set {key}={literal(stored)}"
@@ -58,60 +53,64 @@ def check_config(
         log.warning("%s unless you mean it.", sentence)
 
 
-def model_differences(run: DictConfig, cfg: DictConfig, layers: int) -> Differences:
-    """List in what the section ``model`` of a config differs from a run's, layer by layer, for a
-    decoder of so many layers: ``model`` where the classes differ, else keys. A key that a section
-    leaves out has its default. A run without a scaling may be stretched.
-    """
-    stored_layers = _layers(run, layers)
-    layers_now = _layers(cfg, layers)
-    if [layer["_target_"] for layer in stored_layers] != [x["_target_"] for x in layers_now]:
-        return {"model": (run.model.name, cfg.model.name)}
-    differences = _layer_differences(run, cfg, layers)
-    if _scaling_method(stored_layers[0]) == "none":
-        return {key: pair for key, pair in differences.items() if ".scaling" not in key}
-    return differences
-
-
-def _differences_from_base(
-    run: DictConfig, cfg: DictConfig, layers: int, adaptation: Adaptation
+def differences(
+    run: DictConfig, cfg: DictConfig, layers: int, adaptation: Adaptation | None = None
 ) -> Differences:
-    """List in what a config differs from the base that it adapts, of the keys in which it must
-    agree, so that it begins with the base's logits.
+    """List in what a config differs from that of the run whose weights it takes, of the keys in
+    which they must agree, for a decoder of so many layers.
+
+    These are all of ``model``, and where an adapted run is taken up those of ``peft``. A base that
+    is adapted may become another encoding, which has begun as RoPE does with the keys that it has,
+    or lose its positions; and ``peft.theta`` takes theta's place.
     """
-    keys = set(ATTENTION)
+    if adaptation is None:
+        return model_differences(run, cfg, layers)
+    if run.peft.name != "none":
+        return model_differences(run, cfg, layers) | _peft_differences(run, cfg)
     if adaptation.drop:
-        return _layer_differences(run, cfg, layers, keys - set(RANDOM))
-    if _is_same_encoding(cfg, run):
-        differences = model_differences(run, cfg, layers)
-    else:  # it has begun as RoPE does with the keys that it has
-        differences = _layer_differences(run, cfg, layers, keys | {"theta", "scaling.method"})
-    if not adaptation.theta:
-        return differences
-    return {key: pair for key, pair in differences.items() if not key.endswith(".theta")}
+        found = _layer_differences(run, cfg, layers, {*ATTENTION} - {*RANDOM})
+    elif _is_same_encoding(cfg, run):
+        found = model_differences(run, cfg, layers)
+    else:
+        found = _layer_differences(run, cfg, layers, {*ATTENTION, "theta", "scaling.method"})
+    if adaptation.theta:
+        return {key: pair for key, pair in found.items() if not key.endswith(".theta")}
+    return found
+
+
+def model_differences(run: DictConfig, cfg: DictConfig, layers: int) -> Differences:
+    """List in what the section ``model`` of a config differs from a run's: ``model`` where the
+    classes of the layers differ, else keys.
+    """
+    classes = [layer["_target_"] for layer in _layers(run, layers)]
+    if classes != [layer["_target_"] for layer in _layers(cfg, layers)]:
+        return {"model": (run.model.name, cfg.model.name)}
+    return _layer_differences(run, cfg, layers)
 
 
 def _layer_differences(
     run: DictConfig, cfg: DictConfig, layers: int, keys: Iterable[str] | None = None
 ) -> Differences:
-    """List in which keys, by default all, the layers of two sections ``model`` differ: by the first
-    layer in which they do, if their layers are of several kinds.
+    """List the keys, by default all, in which the layers of two sections ``model`` differ: of
+    layers of several kinds those of the first one that does. A key that a section leaves out has
+    its default. A layer without a scaling may be stretched.
     """
-    differences: Differences = {}
     has_pattern = "layers" in run.model or "layers" in cfg.model
     pairs = zip(_layers(run, layers), _layers(cfg, layers), strict=True)
     for number, (stored_layer, layer_now) in enumerate(pairs):
         stored = flat(with_defaults(stored_layer))
         now = flat(with_defaults(layer_now))
-        chosen = stored.keys() | now.keys() if keys is None else keys
-        for key in {*chosen} - {"name", "_target_"}:
-            pair = (stored.get(key), now.get(key))
-            if pair[0] != pair[1]:
+        may_be_stretched = stored.get("scaling.method", "none") == "none"
+        found = {}
+        for key in (stored.keys() | now.keys() if keys is None else {*keys}) - IN_NAME_ONLY:
+            if may_be_stretched and key.startswith("scaling."):
+                continue
+            if stored.get(key) != now.get(key):
                 place = f"layers.{number}.{key}" if has_pattern else key
-                differences.setdefault(f"model.{place}", pair)
-        if differences:
-            break
-    return differences
+                found[f"model.{place}"] = (stored.get(key), now.get(key))
+        if found:
+            return found
+    return {}
 
 
 def _layers(cfg: DictConfig, layers: int) -> list[Model]:
@@ -119,11 +118,6 @@ def _layers(cfg: DictConfig, layers: int) -> list[Model]:
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     pattern = entries(model)
     return [pattern[layer % len(pattern)] for layer in range(layers)]
-
-
-def _scaling_method(layer: Model) -> str:
-    scaling = layer.get("scaling") or {}
-    return str(scaling.get("method", "none"))
 
 
 def _peft_differences(run: DictConfig, cfg: DictConfig) -> Differences:
