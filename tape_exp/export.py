@@ -19,6 +19,7 @@ from tape_exp.models import export, peft
 from tape_exp.models.llama import fingerprint, read_config
 from tape_exp.results.metric_names import is_result
 from tape_exp.results.record import Record
+from tape_exp.results.statistics import Z
 from tape_exp.runs.checkpoint_info import chat_template, run_config
 from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings.commands import command
@@ -150,7 +151,7 @@ def model_card(head: str, record: dict[str, Any], parameters: int, command: str)
     for key, value in metrics.items():
         if is_result(key):
             error = metrics.get(f"{key}_stderr")
-            spread = f" ± {1.96 * error:.2g}" if error else ""  # 0 says only that all were alike
+            spread = f" ± {Z * error:.2g}" if error else ""  # 0 says only that all were alike
             results += f"| {key} | {value:.4g}{spread} |\n"
     packages = "".join(
         f"- package {name}, version {package['version'] or '?'}, sources `{package['sources']}`\n"
