@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import torch
 
 import tape_exp as te
 from tape_exp.data.batch import IGNORE
+from tape_exp.library import pictures
 from tape_exp.results.metric_names import is_result
 from tape_exp.results.store import add_records, read_records
 from tape_exp.settings import folders
@@ -244,6 +246,17 @@ def test_runs_side_by_side_and_pictures(loaded):
     assert all(len(picture.getcolors(1 << 24)) > 5 for picture in pictures)
     with pytest.raises(ConfigError, match="no result of this run is by length"):
         te.plot(committed["benchmarks"])
+
+
+def test_a_grid_has_a_mean_and_measures_over_length_have_none(monkeypatch, tmp_path):
+    monkeypatch.setattr(pictures, "image_of", lambda draw: draw(tmp_path / "a.svg").read_text())
+    shared = {"title": "right (%)", "column_label": "length", "trained": [2, 1]}
+    names = {"rows": ["exact match", "token accuracy"], "columns": ["4", "8"]}
+    for row_label, has_mean in (("digits", True), ("", False)):
+        axes = {**shared, **names, "row_label": row_label}
+        record = {"heatmap": [[100.0, 40.0], [100.0, 80.0]], "axes": axes}
+        drawn = re.findall(r">([^<]+)</text>", te.plot(record))
+        assert ("mean 80.0 %" in drawn) == has_mean
 
 
 def test_the_losses_of_a_run_and_of_a_record(loaded):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,12 @@ def matrices(panels: Sequence[Matrix], path: Path, title: str, symbols: Sequence
     for panel in panels:
         by_quantity.setdefault(panel.quantity, []).append(panel)
     across = 2 if len(panels) < 7 else 4
-    if symbols and not _have_room(symbols, _side(across)):
-        if _have_room(symbols, _side(across // 2)):
+    if symbols and not _have_room(symbols, across):
+        if _have_room(symbols, across // 2):
             across //= 2
         else:
             symbols = ()
-    heights = [_height(group, across) for group in by_quantity.values()]
+    heights = [_height(group, across, symbols) for group in by_quantity.values()]
     figure = new_figure(sum(heights), title)
     parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)
     for part, group in zip(parts.flat, by_quantity.values(), strict=True):
@@ -57,24 +58,29 @@ def matrices(panels: Sequence[Matrix], path: Path, title: str, symbols: Sequence
     return save(figure, path)
 
 
-def _side(across: int) -> float:
-    """Return the inches of a panel of so many beside each other."""
-    return (WIDTH - 1.0) / across
+def _side(across: int, symbols: Sequence[str] = ()) -> float:
+    """Return the inches of a panel of so many beside each other, right of symbols."""
+    longest = max(map(len, symbols), default=0)
+    return (WIDTH - 1.0 - longest * LETTER * SMALL / 72) / across
 
 
-def _have_room(symbols: Sequence[str], side: float) -> bool:
-    """Say whether symbols can be read below and beside a panel of so many inches."""
-    letters = sum(map(len, symbols)) + len(symbols) / 2  # with half a space after each
+def _have_room(symbols: Sequence[str], across: int) -> bool:
+    """Say whether symbols, which are equally far apart, can be read below and beside panels of
+    which so many are beside each other.
+    """
+    side = _side(across, symbols)
+    widest = max(((len(a) + len(b)) / 2 for a, b in pairwise(symbols)), default=0)
+    letters = len(symbols) * (widest + 0.5)  # with half a space between two
     widths = letters * LETTER * SMALL / 72
     heights = len(symbols) * 1.1 * SMALL / 72
     return max(widths, heights) < side
 
 
-def _height(group: Sequence[Matrix], across: int) -> float:
+def _height(group: Sequence[Matrix], across: int, symbols: Sequence[str]) -> float:
     """Return the inches of the rows of a group, with their titles and the labels of the axes."""
     lines = max(_title(panel, group, across).count("\n") + 1 for panel in group)
     rows = math.ceil(len(group) / across)
-    return rows * (_side(across) + 0.1 + lines * 0.15) + 0.25
+    return rows * (_side(across, symbols) + 0.1 + lines * 0.15) + 0.25
 
 
 def _title(panel: Matrix, group: Sequence[Matrix], across: int) -> str:

@@ -74,7 +74,9 @@ def _by_length(record: Record) -> "Image":
 
     if "axes" in record:
         grid = mean_grid([record])
-        panel = GridPanel(f"mean {np.nanmean(grid.values):.1f} %", grid)
+        # The rows of what varies in its length only are measures, which have no mean.
+        mean = f"mean {np.nanmean(grid.values):.1f} %" if grid.row_label else ""
+        panel = GridPanel(mean, grid)
         return image_of(partial(grids, [panel], title=_title_of(record)))
     picture = compare(record)[1] if "config" in record else None
     if picture is None:

@@ -1,10 +1,12 @@
 """Axes of figures: lengths and their labels, and intervals that stay within."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from tape_exp.drawing import matrices as matrices_module
 from tape_exp.drawing import plots
 from tape_exp.drawing.matrices import Matrix, colour_scale, matrices, run_matrices
 from tape_exp.drawing.plots import GridPanel, Line, Panel, labels_with_room
@@ -71,6 +73,22 @@ def test_attention_to_a_text_is_at_its_symbols_where_these_have_room(symbols, sh
     texts = re.findall(r">([^<]+)</text>", path.read_text())
     assert all((texts.count(symbol) == 2) == shown for symbol in symbols)
     assert ("key position" in texts) == (not shown)
+
+
+def test_long_symbols_among_short_ones_overlap_nothing(monkeypatch, tmp_path):
+    """And what the axis is called stays within the figure."""
+    figures = []
+    monkeypatch.setattr(matrices_module, "save", lambda figure, path: figures.append(figure))
+    symbols = ["<eos>", *"|0123|", "<eos>", "0"]
+    run = {f"attention@{layer}": np.eye(len(symbols)) / layer for layer in (1, 2, 3)}
+    run_matrices(run, tmp_path / "a.svg", symbols=symbols)
+    (figure,) = figures
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        boxes = [label.get_window_extent() for label in axis.get_xticklabels() if label.get_text()]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+        assert axis.yaxis.label.get_window_extent().x0 >= 0
+    assert any(axis.get_xlabel() == "key" for axis in figure.axes)
 
 
 def test_many_matrices_with_long_titles_keep_their_size(tmp_path, monkeypatch):
